@@ -4,7 +4,7 @@ A torchrun script loads, saves and calls one function a step::
 
     import elastic
 
-    saved = elastic.load()                       # None at the very first start
+    checkpoint = elastic.load()                  # None at the very first start
     ...
     if elastic.step(samples=len(batch), loss=loss.item(), save_every=20):
         elastic.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch})

@@ -8,7 +8,7 @@ itself only submits, reads reports and results, and prunes: run it where you sub
 
 A trial that loses its nodes is suspended and goes on: it is not failed. A trial is FAIL where its script fails or its
 job is cancelled by somebody else, and the study goes on with others. Where the job of a trial is ended by Slurm (its
-time limit, a lost service node), it goes on in another job from the state that is saved.
+time limit, a lost service node), it goes on in another job from its checkpoint.
 
 End it with Ctrl-C, which cancels the jobs of the trials that run; a study that is killed, or cannot go on for want of
 Slurm or of disk, leaves them running. Either way the same command goes on with them, and with all that is done. All of
@@ -106,9 +106,9 @@ def trainers() -> dict[str, dict[str, Any]]:
     return {}
 
 
-def saved_states() -> set[str]:
-    """The ids of the jobs that have left a state to go on from."""
-    shown = json.loads(output_of("bft", "checkpoints", "ls", "--json"))["states"]
+def checkpoints() -> set[str]:
+    """The ids of the jobs that have left a checkpoint to go on from."""
+    shown = json.loads(output_of("bft", "checkpoints", "ls", "--json"))["checkpoints"]
     return {str(item["id"]).partition("@")[0] for item in shown if (item.get("step") or 0) > 0}
 
 
@@ -236,7 +236,7 @@ class Hpo:
                 self.go_on(one, "the study was stopped", known)
             elif state == "COMPLETED":
                 self.tell(number, TrialState.FAIL, None, "its job ended well and wrote no result")
-            elif state == "" and str(one.job) in saved_states():  # Slurm forgets a job some minutes after its end
+            elif state == "" and str(one.job) in checkpoints():  # Slurm forgets a job some minutes after its end
                 self.go_on(one, f"job {one.job} ended while nobody looked", known)
             elif state == "":
                 self.tell(number, TrialState.FAIL, None, f"Slurm knows no job {one.job} any more, and it has no result")
@@ -278,7 +278,7 @@ class Hpo:
         return ["bft", "sbatch", elastic, *own, *self.options.sbatch, *script, *self.options.arguments]
 
     def go_on(self, one: Running, why: str, known: Mapping[str, tuple[str, str]]) -> None:
-        """Goes on with a trial in another job, from its saved state if there is one."""
+        """Goes on with a trial in another job, from its checkpoint if there is one."""
         name = self.job_name(one.trial.number)
         newer = [id_ for id_, (_, called) in known.items() if called == name and int(id_) > int(one.job or 0)]
         if newer:  # it was submitted, and the study killed before it had noted so
@@ -288,7 +288,7 @@ class Hpo:
         if count > GOES_ON_MOST:
             self.tell(one.trial.number, TrialState.FAIL, None, f"{why}, after {count} jobs")
             return
-        self.submit(one, before if before in saved_states() else "")
+        self.submit(one, before if before in checkpoints() else "")
         suspends = int(one.trial.user_attrs.get("suspends", 0))
         one.note(jobs=count + 1, suspends_before=suspends, stopped=False)
         say(f"trial {one.trial.number} goes on with job {one.job}: {why}")

@@ -40,10 +40,10 @@ def state(step: int) -> dict:
 
 
 step = 0
-saved = elastic.load(into=state(0))
-if saved is not None:
-    set_state_dict(model, optimizer, model_state_dict=saved["model"], optim_state_dict=saved["optimizer"])
-    step = saved["step"]
+checkpoint = elastic.load(into=state(0))
+if checkpoint is not None:
+    set_state_dict(model, optimizer, model_state_dict=checkpoint["model"], optim_state_dict=checkpoint["optimizer"])
+    step = checkpoint["step"]
 
 while step < arguments.steps:
     # The batch of step k is the same whatever the number of workers was before.

@@ -28,11 +28,11 @@ network = student()
 optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
 
 step = 0
-saved = elastic.load()
-if saved is not None:
-    network.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    step = saved["step"]
+checkpoint = elastic.load()
+if checkpoint is not None:
+    network.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    step = checkpoint["step"]
 model = DistributedDataParallel(network)
 
 while step < arguments.steps:

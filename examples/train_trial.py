@@ -35,11 +35,11 @@ network = student()
 optimizer = torch.optim.SGD(network.parameters(), lr=arguments.lr, momentum=arguments.momentum)
 mean = 0.0  # of the loss, over about the last 16 steps
 
-saved = elastic.load()
-if saved is not None:
-    network.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    mean = saved["mean"]
+checkpoint = elastic.load()
+if checkpoint is not None:
+    network.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    mean = checkpoint["mean"]
 model = DistributedDataParallel(network)
 
 batches = elastic.batches(dataset, global_batch=arguments.global_batch, seed=7, epochs=arguments.epochs)

@@ -1,4 +1,4 @@
-"""The same state saved by some ranks and loaded by others, by path, beside plain calls of torch.distributed.checkpoint.
+"""Distributed checkpoints saved by some ranks and loaded by others, beside plain calls of torch.distributed.checkpoint.
 
 Every rank is a process with torch and a gloo group; there is no driver: what workers would tell it is put together here
 as it does. Saves are timed from the call until all is written and flushed, the second one of each process; loads until
@@ -27,24 +27,24 @@ _LIMIT_S = 900.0
 
 
 def available() -> bool:
-    """Whether this version can save by path."""
+    """Whether this version can save distributed checkpoints."""
     return importlib.util.find_spec("elastic.checkpoint.distributed") is not None
 
 
 def measure(
     size_bytes: int, savers: int, loaders: Sequence[int], repeats: int, log: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Medians of all repetitions; in each of them plain calls and by path take turns."""
+    """Medians of all repetitions; in each of them plain calls and bftd's take turns."""
     rows: list[dict[str, Any]] = []
     for number in range(repeats):
-        with tempfile.TemporaryDirectory(prefix="bft-states-") as name:
+        with tempfile.TemporaryDirectory(prefix="bft-checkpoints-") as name:
             row: dict[str, Any] = {}
-            ways = ("plain", "by path") if number % 2 else ("by path", "plain")
+            ways = ("plain", "distributed") if number % 2 else ("distributed", "plain")
             saved = {how: _ranks(savers, how, "save", name, size_bytes) for how in ways}
             for how, said in saved.items():
                 row[f"saved by {savers}: {how} s"] = max(one["took_s"] for one in said)
-            manifest = together([line for one in saved["by path"] for line in one["told"]])
-            (Path(name) / "generation.json").write_text(json.dumps(manifest))
+            manifest = together([line for one in saved["distributed"] for line in one["told"]])
+            (Path(name) / "version.json").write_text(json.dumps(manifest))
             equal = True
             for ranks in loaders:
                 for how in saved:
@@ -53,7 +53,7 @@ def measure(
                     equal &= {one["digest"] for one in said} == {saved[how][0]["digest"]}
             row["bit-equal"] = equal
         rows.append(row)
-        log(f"by path, {number + 1} of {repeats}: {json.dumps(row)}")
+        log(f"distributed, {number + 1} of {repeats}: {json.dumps(row)}")
     return summary(rows, [f"saved by {savers}", *(f"loaded by {ranks}" for ranks in loaders)])
 
 
@@ -61,15 +61,15 @@ def summary(rows: Sequence[dict[str, Any]], parts: Sequence[str]) -> dict[str, A
     """The medians, and of each part how many times as long as plain calls it takes, by pairs."""
     found: dict[str, Any] = {"bit-equal": all(row["bit-equal"] for row in rows)}
     for part in parts:
-        plain, ours = ([row[f"{part}: {how} s"] for row in rows] for how in ("plain", "by path"))
+        plain, ours = ([row[f"{part}: {how} s"] for row in rows] for how in ("plain", "distributed"))
         found[f"{part}: plain s"] = statistics.median(plain)
-        found[f"{part}: by path s"] = statistics.median(ours)
-        found[f"{part}: by path / plain"] = statistics.median(o / p for o, p in zip(ours, plain, strict=True))
+        found[f"{part}: distributed s"] = statistics.median(ours)
+        found[f"{part}: distributed / plain"] = statistics.median(o / p for o, p in zip(ours, plain, strict=True))
     return found
 
 
 def together(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The generation that a driver makes of what all ranks have told."""
+    """The checkpoint version that a driver makes of what all ranks have told."""
     refused = [line["text"] for line in told if line["op"] == "unwritten"]
     shards = [line for line in told if line["op"] == "shards"]
     if refused or not shards or len({line["rank"] for line in shards}) != shards[0]["size"]:
@@ -92,7 +92,7 @@ def _ranks(size: int, how: str, what: str, folder: str, size_bytes: int) -> list
             "RANK": str(rank),
             "WORLD_SIZE": str(size),
             "OMP_NUM_THREADS": "1",
-            "BFT_STATE_PATH": str(Path(folder) / "generations"),
+            "BFT_STATE_PATH": str(Path(folder) / "versions"),
             "BFT_STATE_BY_PATH": "1",
             "BFT_STATE_STAGE": "",
         }
@@ -122,7 +122,7 @@ def _main(how: str, what: str, folder: str, size_bytes: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store/{what}", rank=rank, world_size=size)
     state = _state(size_bytes, zero=what == "load")
     importlib.import_module("torch.distributed.checkpoint")
-    if how == "by path":  # imports are of a process's start, and not of a save
+    if how == "distributed":  # imports are of a process's start, and not of a save
         for name in ("saving", "loading"):
             importlib.import_module(f"elastic.checkpoint.distributed.{name}")
     dist.barrier()
@@ -146,9 +146,9 @@ def _once(how: str, what: str, state: dict[str, Any], folder: str, told: list[di
     if how == "plain":
         _plain(what, state, f"{folder}/plain")
     elif what == "save":
-        _save_by_path(state, told)
+        _save_distributed(state, told)
     else:
-        _load_by_path(state, Path(folder) / "generation.json")
+        _load_distributed(state, Path(folder) / "version.json")
 
 
 def _state(size_bytes: int, zero: bool) -> dict[str, Any]:
@@ -173,22 +173,22 @@ def _plain(what: str, state: dict[str, Any], path: str) -> None:
         dcp.load(state, checkpoint_id=path)
 
 
-def _save_by_path(state: dict[str, Any], told: list[dict[str, Any]]) -> None:
+def _save_distributed(state: dict[str, Any], told: list[dict[str, Any]]) -> None:
     from elastic.worker import driver_link
 
-    bypath, saving = (importlib.import_module(f"elastic.checkpoint.distributed{name}") for name in ("", ".saving"))
+    distributed, saving = (importlib.import_module(f"elastic.checkpoint.distributed{name}") for name in ("", ".saving"))
     os.makedirs(os.environ["BFT_STATE_PATH"], mode=0o700, exist_ok=True)
     driver_link.current().tell = lambda message: told.append(message) or True
-    bypath.save(state, 1, 1, pause=False)
+    distributed.save(state, 1, 1, pause=False)
     saving.drain()
 
 
-def _load_by_path(state: dict[str, Any], manifest: Path) -> None:
+def _load_distributed(state: dict[str, Any], manifest: Path) -> None:
     from elastic.worker.driver_link import Download
 
-    bypath = importlib.import_module("elastic.checkpoint.distributed")
-    if bypath.load(Download(generations=(json.loads(manifest.read_text()),)), state) is None:
-        raise SystemExit("checkpoints.by_path: there is no generation to load")
+    distributed = importlib.import_module("elastic.checkpoint.distributed")
+    if distributed.load(Download(versions=(json.loads(manifest.read_text()),)), state) is None:
+        raise SystemExit("checkpoints.by_path: there is no version to load")
 
 
 def _digest(state: dict[str, Any]) -> str:

@@ -1,14 +1,14 @@
 """Nodes whose workers only fetch a state from a driver, as after a resize: python -m benchmarks.checkpoints.clients
 
-Each rank is a process with a worker's real link: it asks for the state, and has it shared on its node as workers do.
-Nothing is trained, and torch is not imported. All nodes share this machine's cores: each of them has to check what it
-fetched, which real ones do at the same time.
+Each rank is a process with a worker's real link: it asks for the checkpoint, and has it shared on its node as workers
+do. Nothing is trained, and torch is not imported. All nodes share this machine's cores: each of them has to check what
+it downloaded, which real ones do at the same time.
 
 Commands come on standard input and answers go to standard output, a JSON object a line:
 
-    begin    the driver's address and secret, leases to be agents of, a folder for what nodes keep
-    save     bytes: one rank saves so many; answered when they can be fetched
-    fetch    leases and ranks a node; answered with the seconds until the last rank has it
+    begin     the driver's address and secret, leases to be agents of, a folder for what nodes keep
+    save      bytes: one rank saves so many; answered when they can be downloaded
+    download  leases and ranks a node; answered with the seconds until the last rank has it
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Nodes:
             threading.Thread(target=_beat, args=(channel,), daemon=True).start()
 
     def save(self, lease: str, size_bytes: int) -> float:
-        """Seconds until so many bytes can be fetched, and were."""
+        """Seconds until so many bytes can be downloaded, and were."""
         piece = os.urandom(_PIECE_BYTES)
 
         def write(file: BinaryIO) -> None:
@@ -56,16 +56,16 @@ class Nodes:
 
         def body(session: DriverLink) -> int:
             session.commit(PendingCheckpoint(1, 1, write))
-            session.ship()
-            while session.fetch_state().file is None:
+            session.upload()
+            while session.download_checkpoint().file is None:
                 time.sleep(_LOOK_S)
             return size_bytes
 
         return self._run([(lease, 0)], body, size_bytes)
 
-    def fetch(self, leases: Sequence[str], ranks: int, size_bytes: int) -> float:
-        """Seconds until the last rank has the state."""
-        return self._run([(lease, rank) for lease in leases for rank in range(ranks)], _fetched, size_bytes)
+    def download(self, leases: Sequence[str], ranks: int, size_bytes: int) -> float:
+        """Seconds until the last rank has the checkpoint."""
+        return self._run([(lease, rank) for lease in leases for rank in range(ranks)], _downloaded, size_bytes)
 
     def _run(self, who: Sequence[tuple[str, int]], body: Callable[[DriverLink], int], size_bytes: int) -> float:
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -109,11 +109,11 @@ class Nodes:
         raise AssertionError
 
 
-def _fetched(session: DriverLink) -> int:
-    """Fetches the state; its bytes. They lie on the node then, and reading them is each node's own affair."""
-    file = session.fetch_state().file
+def _downloaded(session: DriverLink) -> int:
+    """Downloads the checkpoint; its bytes. They lie on the node then, and reading them is each node's own affair."""
+    file = session.download_checkpoint().file
     if file is None:
-        raise SystemExit("checkpoints.clients: the driver has no state")
+        raise SystemExit("checkpoints.clients: the driver has no checkpoint")
     return file.seek(0, os.SEEK_END)
 
 
@@ -133,17 +133,17 @@ def measure(nodes: int, ranks: int, size_bytes: int, repeats: int, log: Callable
     runs = []
     for number in range(repeats):
         runs.append(once(nodes, ranks, size_bytes))
-        log(f"fetch {number + 1} of {repeats}: one node {runs[-1]['one']:.2f} s, {nodes} nodes {runs[-1]['all']:.2f} s")
+        log(f"{number + 1} of {repeats}: one node {runs[-1]['one']:.2f} s, {nodes} nodes {runs[-1]['all']:.2f} s")
     found = ratios([run["one"] for run in runs], [run["all"] for run in runs])
     return found | {
-        "saved and fetched once s": median(run["saved"] for run in runs),
+        "saved and downloaded once s": median(run["saved"] for run in runs),
         "driver's memory MB": max(r["MB"] for r in runs),
     }
 
 
 def once(nodes: int, ranks: int, size_bytes: int) -> dict[str, float]:
-    """One driver, one saved state, both fetches; seconds, and the driver's most memory in MB."""
-    with tempfile.TemporaryDirectory(prefix="bft-states-") as name, contextlib.ExitStack() as stack:
+    """One driver, one checkpoint, both downloads; seconds, and the driver's most memory in MB."""
+    with tempfile.TemporaryDirectory(prefix="bft-checkpoints-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         (folder / "train.py").write_text("raise SystemExit('nobody runs this')\n")
         driver = Program("benchmarks.drivers.process", folder / "driver.log")
@@ -159,7 +159,7 @@ def once(nodes: int, ranks: int, size_bytes: int) -> dict[str, float]:
         )
         found = {"saved": clients.ask(do="save", lease=leases[0], bytes=size_bytes)["took_s"]}
         for what, those in (("one", leases[:1]), ("all", leases)):
-            found[what] = clients.ask(do="fetch", leases=those, ranks=ranks, bytes=size_bytes)["took_s"]
+            found[what] = clients.ask(do="download", leases=those, ranks=ranks, bytes=size_bytes)["took_s"]
         return found | {"MB": peak_bytes(driver.pid) / 1e6}
 
 
@@ -185,7 +185,7 @@ def main() -> None:
         if command["do"] == "save":
             took_s = nodes.save(command["lease"], command["bytes"])
         else:
-            took_s = nodes.fetch(command["leases"], command["ranks"], command["bytes"])
+            took_s = nodes.download(command["leases"], command["ranks"], command["bytes"])
         print(json.dumps({"took_s": took_s}), flush=True)
 
 

@@ -1,11 +1,11 @@
-"""The cost of a large state: saving while training goes on, saving and loading by path, fetching at a resize.
+"""The cost of a large state: saving beside training, distributed by loads, and at a resize.
 
-    python -m benchmarks.checkpoints.large_states [--json] [--quick] [--only training by-path clients]
+    python -m benchmarks.checkpoints.large_states [--json] [--quick] [--only training distributed clients]
 
 All in one run, so that what is compared shares the machine's mood. `training`: a trainer with a real driver, agent,
-node process and worker, on this machine alone, beside one copy in memory of the same tensors. `by-path`: processes with
-torch, beside plain calls of torch.distributed.checkpoint. `clients`: ranks that only fetch a state from a real driver,
-those of one node beside those of all. The state lies in memory several times, and on the disk of $TMPDIR.
+node process and worker, on this machine alone, beside one copy in memory of the same tensors. `distributed`: processes
+with torch, beside plain calls of torch.distributed.checkpoint. `clients`: ranks that only download a checkpoint from a
+real driver, those of one node beside those of all. The state lies in memory several times, and on the disk of $TMPDIR.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Any
 
 from benchmarks.checkpoints import by_path, clients, training
 
-PARTS = ("training", "by-path", "clients")
-QUICK = {"gb": 0.1, "saves": 2, "every_s": 3.0, "by_path_gb": 0.03, "mb": 8.0, "nodes": 2, "ranks": 2, "repeats": 1}
+PARTS = ("training", "distributed", "clients")
+QUICK = {"gb": 0.1, "saves": 2, "every_s": 3.0, "distributed_gb": 0.03, "mb": 8.0, "nodes": 2, "ranks": 2, "repeats": 1}
 
 BOUNDS: dict[tuple[str, str], tuple[str, float]] = {
     ("training", "stall / memory copy"): ("most", 1.3),
-    ("training", "pace while it travels"): ("least", 0.8),
+    ("training", "pace while it is uploaded"): ("least", 0.8),
     ("training", "driver's memory, most MB"): ("most", 300.0),
     ("training", "workers killed"): ("most", 0.0),
     ("training", "resumed to the bit"): ("least", 1.0),
-    ("by-path", "bit-equal"): ("least", 1.0),
-    ("by-path", "saved by 4: by path / plain"): ("most", 1.1),
-    ("by-path", "loaded by 2: by path / plain"): ("most", 1.1),
-    ("by-path", "loaded by 3: by path / plain"): ("most", 1.1),
-    ("by-path", "loaded by 8: by path / plain"): ("most", 1.1),
+    ("distributed", "bit-equal"): ("least", 1.0),
+    ("distributed", "saved by 4: distributed / plain"): ("most", 1.1),
+    ("distributed", "loaded by 2: distributed / plain"): ("most", 1.1),
+    ("distributed", "loaded by 3: distributed / plain"): ("most", 1.1),
+    ("distributed", "loaded by 8: distributed / plain"): ("most", 1.1),
     ("clients", "all nodes / one node"): ("most", 3.0),
 }
 """What was asked for, by part and figure."""
@@ -52,11 +52,11 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if "training" in options.only:
         size_bytes = int(options.gb * 1e9)
         found["training"] = training.measure(size_bytes, options.saves, options.every_s, options.threads, log)
-    if "by-path" in options.only and not by_path.available():
-        log("by-path: left out: this version has no elastic.checkpoint.distributed")
-    elif "by-path" in options.only:
-        size_bytes = int(options.by_path_gb * 1e9)
-        found["by-path"] = by_path.measure(size_bytes, 4, (2, 3, 8), options.repeats, log)
+    if "distributed" in options.only and not by_path.available():
+        log("distributed: left out: this version has no elastic.checkpoint.distributed")
+    elif "distributed" in options.only:
+        size_bytes = int(options.distributed_gb * 1e9)
+        found["distributed"] = by_path.measure(size_bytes, 4, (2, 3, 8), options.repeats, log)
     if "clients" in options.only:
         size_bytes = int(options.mb * 1e6)
         found["clients"] = clients.measure(options.nodes, options.ranks, size_bytes, options.repeats, log)
@@ -80,9 +80,11 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--saves", type=int, default=5, help="how often it is saved; the first is told apart")
     parser.add_argument("--every-s", type=float, default=30.0, help="from one save to the next, in seconds")
     parser.add_argument("--threads", type=int, default=1, help="the training's: the driver shares this machine")
-    parser.add_argument("--by-path-gb", type=float, default=0.5, help="the state by path: in memory 2 times in 8 ranks")
-    parser.add_argument("--mb", type=float, default=256.0, help="the state that is only fetched")
-    parser.add_argument("--nodes", type=int, default=8, help="nodes that fetch it")
+    parser.add_argument(
+        "--distributed-gb", type=float, default=0.5, help="the distributed one: twice in memory in 8 ranks"
+    )
+    parser.add_argument("--mb", type=float, default=256.0, help="the checkpoint that is only downloaded")
+    parser.add_argument("--nodes", type=int, default=8, help="nodes that download it")
     parser.add_argument("--ranks", type=int, default=8, help="ranks on each of them")
     parser.add_argument("--repeats", type=int, default=3, help="of the second and third part")
     parser.add_argument("--quick", action="store_true", help="small sizes: to see that it works, for no figures")
@@ -90,7 +92,10 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     if "--quick" in (sys.argv[1:] if words is None else words):
         parser.set_defaults(**QUICK)
     options = parser.parse_args(words)
-    if min(options.gb, options.by_path_gb, options.mb) <= 0 or min(options.saves, options.repeats, options.nodes) < 1:
+    if (
+        min(options.gb, options.distributed_gb, options.mb) <= 0
+        or min(options.saves, options.repeats, options.nodes) < 1
+    ):
         parser.error("sizes have to be above 0, and there has to be one save, one repeat and one node at least")
     return options
 

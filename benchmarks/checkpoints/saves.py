@@ -31,7 +31,7 @@ from benchmarks.checkpoints import stalls
 from benchmarks.paper import replays
 from bftd.simulation import trace
 from elastic.backends import KINDS
-from elastic.base.timing import SHIP_EVERY_S
+from elastic.base.timing import UPLOAD_EVERY_S
 from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs
 from elastic.driver.saving.interval import Saves, interval_s
@@ -236,7 +236,7 @@ def replayed(save_s: float, loss_every_s: float, over_s: float = WEEK_S, seeds: 
     `best` is Young and Daly's; `allowed` is the same where that stays within the share of the time that bftd has.
     """
     best_s = math.sqrt(2.0 * save_s * loss_every_s)
-    allowed_s = interval_s(save_s, loss_every_s, SAVE_SHARE_MOST, SHIP_EVERY_S)
+    allowed_s = interval_s(save_s, loss_every_s, SAVE_SHARE_MOST, UPLOAD_EVERY_S)
     bftd, best, allowed = Outcome(0.0), Outcome(0.0), Outcome(0.0)
     for stream in (losses(loss_every_s, over_s, seed) for seed in range(seeds)):
         bftd += replay(bftds(save_s), save_s, stream, over_s)

@@ -1,7 +1,8 @@
 """The stall of one process's training by a save: from the step that asks for it until `elastic.save` returns.
 
-The process has a driver's end that takes nothing, so nothing travels meanwhile; by path it writes beside the training,
-and what stays in a shared folder is written between two saves, which is told apart (`written_s`).
+The process has a driver's end that takes nothing, so nothing is uploaded meanwhile; a distributed checkpoint is
+written beside the training, and what stays in a shared folder is written between two saves, which is told apart
+(`written_s`).
 Beside each save stands one copy of the same tensors into memory that was used before. Processor time is that of the
 training's thread, which torch's copies do not leave here.
 """
@@ -116,7 +117,7 @@ def _main(way: str, size_bytes: int) -> None:
 
         saved: driver_link.PendingCheckpoint | None = None
 
-        def fetch_state(self) -> driver_link.Download:
+        def download_checkpoint(self) -> driver_link.Download:
             return driver_link.Download()
 
         def commit(self, saved: driver_link.PendingCheckpoint) -> None:
@@ -124,11 +125,11 @@ def _main(way: str, size_bytes: int) -> None:
                 self.saved.release()
             self.saved = saved
 
-        def ship_soon(self) -> None:
+        def upload_soon(self) -> None:
             pass
 
         def written(self) -> None:
-            """What the shipping thread does first and last."""
+            """What the uploading thread does first and last."""
             if self.saved is not None:
                 self.saved.first()
                 self.saved.kept()
@@ -158,7 +159,7 @@ def _main(way: str, size_bytes: int) -> None:
     name, _, option = way.partition(", ")
     _TRAIN.get(name, _plain)(model, data, trained, option.endswith(("shared=True", "folder=")))
     print(json.dumps(measured.rows), flush=True)
-    os._exit(0)  # what is being written by path is of no use to anybody
+    os._exit(0)  # what is being written is of no use to anybody
 
 
 def _plain(model: Any, data: Any, trained: Any, shared: bool) -> None:

@@ -1,4 +1,4 @@
-"""A trainer with a large state in a real driver, agent, node process and worker: what saving it costs the training.
+"""A trainer with large checkpoints in a real driver, agent, node process and worker: what saving it costs the training.
 
 The worker tells what it measures as JSON lines in a file: each step's time; each save's stall, and beside it one copy
 of the same tensors into memory that was used before; when the state was written, and the thread's time that it took.
@@ -171,7 +171,7 @@ class Training:
 
 def measure(size_bytes: int, saves: int, every_s: float, threads: int, log: Callable[[str], None]) -> dict[str, Any]:
     """One trainer that saves so often, is suspended, and goes on."""
-    with tempfile.TemporaryDirectory(prefix="bft-states-") as name:
+    with tempfile.TemporaryDirectory(prefix="bft-checkpoints-") as name:
         training = Training(Path(name), size_bytes, every_s, threads)
         try:
             training.lend()
@@ -197,8 +197,8 @@ def measure(size_bytes: int, saves: int, every_s: float, threads: int, log: Call
             found["driver's processor time a save s"] = (after["cpu_s"] - before["cpu_s"]) / saves
             found["workers"] = len({line["pid"] for line in training.told()})
             found["workers killed"] = found["workers"] - 2  # one before and one after the suspension
-            found["suspend: state written s"] = suspended_s
-            found["resume: state loaded s"] = resumed["load_s"]
+            found["suspend: checkpoint written s"] = suspended_s
+            found["resume: checkpoint loaded s"] = resumed["load_s"]
             found["resumed to the bit"] = resumed["digest"] == paused["digest"]
             return found
         finally:
@@ -220,24 +220,24 @@ def figures(told: Sequence[dict[str, Any]], hashed_bytes_s: float, saves: int) -
     all_saves = [line for line in told if line["what"] == "save"][:saves]
     later = all_saves[1:] or all_saves
     written = [line for line in told if line["what"] == "written"][:saves]
-    travels = spans(told)
+    uploads = spans(told)
     steps = [line for line in told if line["what"] == "step"][_WARM_STEPS:]
     first_pid = all_saves[0]["pid"]
     steps = [line for line in steps if line["pid"] == first_pid]
-    during = [line["took_s"] for line in steps if inside(line["at_s"] - line["took_s"], line["at_s"], travels)]
-    apart = [line["took_s"] for line in steps if not touches(line["at_s"] - line["took_s"], line["at_s"], travels)]
+    during = [line["took_s"] for line in steps if inside(line["at_s"] - line["took_s"], line["at_s"], uploads)]
+    apart = [line["took_s"] for line in steps if not touches(line["at_s"] - line["took_s"], line["at_s"], uploads)]
     seal_s = [line["bytes"] / hashed_bytes_s for line in written]
     return {
-        "state MB": written[0]["bytes"] / 1e6,
+        "checkpoint MB": written[0]["bytes"] / 1e6,
         "saves": len(all_saves),
         "stall of a save s": median(line["stall_s"] for line in later),
         "one memory copy s": median(line["copy_s"] for line in later),
         "stall / memory copy": median(line["stall_s"] / line["copy_s"] for line in later),
         "stall / memory copy, most": max(line["stall_s"] / line["copy_s"] for line in later),
         "first save: stall / memory copy": all_saves[0]["stall_s"] / all_saves[0]["copy_s"],
-        "travels s": median(end - begin for begin, end in travels[:saves]),
-        "steps while it travels": len(during),
-        "pace while it travels": statistics.mean(apart) / statistics.mean(during) if during and apart else None,
+        "upload s": median(end - begin for begin, end in uploads[:saves]),
+        "steps while it is uploaded": len(during),
+        "pace while it is uploaded": statistics.mean(apart) / statistics.mean(during) if during and apart else None,
         "cpu: copy s": median(line["cpu_s"] for line in later),
         "cpu: serialize s": median(line["serialize_cpu_s"] for line in written),
         "cpu: seal s": median(seal_s),
@@ -258,14 +258,14 @@ def spans(told: Iterable[dict[str, Any]]) -> list[tuple[float, float]]:
     return found
 
 
-def inside(begin_s: float, end_s: float, travels: Sequence[tuple[float, float]]) -> bool:
-    """Whether all of this time a state travelled."""
-    return any(begin <= begin_s and end_s <= end for begin, end in travels)
+def inside(begin_s: float, end_s: float, uploads: Sequence[tuple[float, float]]) -> bool:
+    """Whether all of this time a state was uploaded."""
+    return any(begin <= begin_s and end_s <= end for begin, end in uploads)
 
 
-def touches(begin_s: float, end_s: float, travels: Sequence[tuple[float, float]]) -> bool:
-    """Whether a state travelled at any moment of this time."""
-    return any(begin < end_s and begin_s < end for begin, end in travels)
+def touches(begin_s: float, end_s: float, uploads: Sequence[tuple[float, float]]) -> bool:
+    """Whether a state was uploaded at any moment of this time."""
+    return any(begin < end_s and begin_s < end for begin, end in uploads)
 
 
 def median(values: Iterable[float]) -> float:

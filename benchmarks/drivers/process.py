@@ -99,7 +99,7 @@ class DriverProcess:
         nodes = LocalNodes(address, secret, dict.fromkeys(command["real"], command["workers"]))
         kind = KINDS[settings.backend]
         self._trainer = Trainer(settings, log, kind, nodes, self._daemon)  # type: ignore[arg-type]
-        hub = Hub(self._trainer.connections, secret, listening, states=self._trainer.connections.transfers.accept)
+        hub = Hub(self._trainer.connections, secret, listening, transfers=self._trainer.connections.transfers.accept)
         for work in (self._serve(), self._watch_loop()):
             self._tasks.add(asyncio.create_task(work))
         say(address=address, secret=secret)

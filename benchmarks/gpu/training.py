@@ -245,12 +245,12 @@ def _given_back(gpu: Gpu | None, **holds: Any) -> dict[str, float]:
 
 
 def state(gpu: Gpu | None, options: argparse.Namespace) -> dict[str, float]:
-    """Saving and loading beside plain copies of the same state; by path too, where this tree can."""
+    """Saving and loading beside plain copies of the same state; distributed too, where this tree can."""
     found = _state(gpu, options.state_gb, "1-1")
     if importlib.util.find_spec("elastic.checkpoint.distributed") is not None:
         with tempfile.TemporaryDirectory(prefix="bft-gpu-path-") as folder:
-            by_path = _state(gpu, options.state_gb, f"1-1,state={folder}")
-        found |= {f"by path: {name}": figure for name, figure in by_path.items() if name.startswith("bftd")}
+            distributed = _state(gpu, options.state_gb, f"1-1,state={folder}")
+        found |= {f"distributed: {name}": figure for name, figure in distributed.items() if name.startswith("bftd")}
     return found
 
 

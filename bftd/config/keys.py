@@ -188,8 +188,8 @@ class DecideConfig:
     )
     resumes_at_once: int = _key(
         10,
-        "Most suspended trainers that load their states at once, as after an outage; first those whose users have no "
-        "node. 0 is no limit.",
+        "Most suspended trainers that load their checkpoints at once, as after an outage; first those whose users "
+        "have no node. 0 is no limit.",
         minimum=0,
     )
     solver: str = _key(
@@ -271,7 +271,7 @@ class ElasticConfig:
     )
     stage: str = _key(
         "",
-        "Folder on a disk of each node's own, where states by path are written first; {user} stands for the user.",
+        "Folder on each node's own disk, where distributed checkpoints are written first; {user} stands for the user.",
         example="/local/scratch",
         check=_check_folder,
     )

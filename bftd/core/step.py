@@ -170,7 +170,7 @@ def _returned(turn: Draft, before: Trainer, request: Registration) -> Trainer:
         held_since_s=turn.now if before.state == "finished" else before.held_since_s,
         exit_code=None,
         finished_s=None,
-        # the workers of a driver that brings no pilots along load its saved state
+        # the workers of a driver that brings no pilots along load its checkpoint
         resumed_s=before.resumed_s if request.held or not before.step else None,
         strays=(),
     )

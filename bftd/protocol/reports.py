@@ -67,9 +67,9 @@ class ProgressReport(Report):
     """The progress of training: `step` and `samples` are saved, the rate was measured at one size over `window_s`.
 
     `nodes` and `world_size` are those of the present group; `loss` is None if none is known or it is not finite;
-    `steps_lost` counts since the trainer's start. `save_s` is how long a save of the state takes, None if a resize
-    needs none or none was measured; `state_bytes` is its size, None if it is not known. `total_steps` are those of the
-    whole training, None if the script does not tell; `steps_per_s` goes with `samples_per_s`, 0 if not known;
+    `steps_lost` counts since the trainer's start. `save_s` is how long a save takes, None if a resize
+    needs none or none was measured; `state_bytes` is a checkpoint's size, None if not known. `total_steps` are those of
+    the whole training, None if the script does not tell; `steps_per_s` goes with `samples_per_s`, 0 if not known;
     `live_step` is the step that training has reached, saved or not. An older driver sends none of the last three.
     """
 
@@ -114,9 +114,9 @@ class ProgressReport(Report):
 class ResizeReport(Report):
     """Training went on with another number of nodes; `stall_s` is how long it stood still, None if not measured.
 
-    Its parts are: `save_s` until the state was stored, 0 if Slurm took nodes or workers keep their state in memory;
-    `rendezvous_s` until workers ran; `load_s` until they had the state. The rest is the time to the first step. They
-    are None if they were not measured, and so is `state_bytes`.
+    Its parts are: `save_s` until a checkpoint was stored, 0 if Slurm took nodes or workers keep their state in memory;
+    `rendezvous_s` until workers ran; `load_s` until they had the checkpoint. The rest is the time to the first step.
+    They are None if they were not measured, and so is `state_bytes`.
     """
 
     op: ClassVar[str] = "resize"

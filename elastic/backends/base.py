@@ -49,8 +49,8 @@ class TrainerServices(Protocol):
     def finish(self, exit_code: int, reason: str) -> None:
         """End the training."""
 
-    async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
-        """Fetch the workers' last state, at a step boundary if `graceful`."""
+    async def save_checkpoint(self, workers: Sequence[Peer], *, graceful: bool) -> None:
+        """Have the workers' last checkpoint uploaded, at a step boundary if `graceful`."""
 
 
 class Backend(ABC):
@@ -86,7 +86,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def suspend(self) -> None:
-        """Fetch the state and end every worker; pilots stay warm."""
+        """Have the checkpoint uploaded and end every worker; pilots stay warm."""
 
     @abstractmethod
     def lost(self, pilot: Pilot) -> None:

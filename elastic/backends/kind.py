@@ -57,8 +57,8 @@ class Kind:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the node process, unless the pilot's own environment has them."""
 
-    ships_in_background: bool = False
-    """Whether the driver fetches the workers' last state from time to time; else workers send it by themselves."""
+    uploads_in_background: bool = False
+    """Whether the driver asks workers for their last checkpoint from time to time; else they upload unasked."""
 
     saves_together: bool = False
     """Whether workers save at a step that they agree on (elastic.link.step_barrier); else rank 0 saves by itself."""

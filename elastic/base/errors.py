@@ -30,12 +30,12 @@ class LinkLostError(ElasticError):
     exit_code = EXIT_LINK_LOST
 
 
-class StateError(ElasticError):
-    """A saved state exists, but it cannot be read."""
+class CheckpointError(ElasticError):
+    """A checkpoint exists, but it cannot be read."""
 
 
 SHARD_IN_OBJECT = (
     "the state holds a sharded tensor inside an object, where only rank 0's part of it would be kept: "
     "save state_dict() of the model and the optimizer instead of themselves"
 )
-"""The text of the StateError for a state that no worker has in full."""
+"""The text of the CheckpointError for a state that no worker has in full."""

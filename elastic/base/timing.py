@@ -23,7 +23,7 @@ OUT_NOTE_S = 60.0
 # A graceful leave (revoked by bftd, nobody waits for the node) may take the rest of a step and a collective.
 GRACEFUL_LEAVE_S = 15.0
 
-# While a state being saved still grows, a graceful leave may take this long; at 60 s the daemon assumes that it hangs.
+# While a checkpoint being saved still grows, a graceful leave may take this long; at 60 s the daemon assumes a hang.
 SAVING_LEAVE_S = 50.0
 
 # An agent that hears nothing from its driver for DRIVER_LOST_S stops itself: the driver sends a beat every BEAT_S.
@@ -35,8 +35,8 @@ DRIVER_LOST_S = 5.0
 BEAT_LATE_S = 1.0
 
 # The kernel cuts a connection whose other end acknowledges nothing for this long. An agent's connection carries beats
-# both ways. On a worker's, which carries states, the time also runs while the other end takes no more: a store
-# on a file system that stalls must not cut a worker off.
+# both ways. On a worker's, which carries checkpoints, the time also runs while the other end takes no more: a
+# store on a file system that stalls must not cut a worker off.
 AGENT_LINK_S = 10.0
 WORKER_LINK_S = 120.0
 
@@ -76,40 +76,42 @@ COALESCE_S = 1.0
 # How long workers may take to agree on a step: some round trips, on nodes that may be busy with the step itself.
 AGREE_S = 2.0
 
-# How long rank 0 may take to reach a step boundary and save there, before its last saved state is used instead. The
+# How long rank 0 may take to reach a step boundary and save there, before its last checkpoint is used instead. The
 # time of two steps is added, as the boundary may be that far ahead; at most PAUSE_MOST_S in all, to leave time within
 # SAVING_LEAVE_S.
 PAUSE_S = 5.0
 PAUSE_MOST_S = 40.0
 
-# The last state is fetched from the workers at least this often, so that losing every node at once loses little. If
-# bftd chooses when to save, saves are at least this far apart, however little they cost: each one travels.
-SHIP_EVERY_S = 10.0
+# Workers are asked for their last checkpoint at least this often, so that losing every node at once loses little. If
+# bftd chooses when to save, saves are at least this far apart, however little they cost: each one is uploaded.
+UPLOAD_EVERY_S = 10.0
 
 # How often to check whether a save is due; only then are the workers asked. If no save comes of it, the next check is
-# SHIP_EVERY_S later.
+# UPLOAD_EVERY_S later.
 SAVE_LOOK_S = 1.0
 
-# Shipping in the background may take this share of a core's time. A tiny state goes to the driver's disk, which may be
-# a parallel file system, no more often than every SHIP_APART_S.
-SHIP_SHARE = 0.05
-SHIP_APART_S = 0.2
+# Uploading in the background may take this share of a core's time. A tiny checkpoint goes to the driver's disk, which
+# may be a parallel file system, no more often than every UPLOAD_APART_S.
+UPLOAD_SHARE = 0.05
+UPLOAD_APART_S = 0.2
 
-# By path each state is a folder of files, flushed, inspected and removed again: some twenty calls to a file server.
+# A distributed checkpoint is a folder of files, flushed, inspected and removed again: some twenty calls to a file
+# server.
 PUBLISH_APART_S = 2.0
 
-# A travelling state reports its progress this often, so that its worker does not count as frozen and is waited for.
+# A checkpoint being uploaded reports its progress this often, so that its worker does not count as frozen and is waited
+# for.
 SAVING_S = 1.0
 
-# A state counts as not growing if its progress report is this late: a few times SAVING_S.
-STATE_QUIET_S = 3.0
+# A checkpoint counts as not growing if its progress report is this late: a few times SAVING_S.
+CHECKPOINT_QUIET_S = 3.0
 
-# A sender that brings next to nothing of a state within this time wastes a thread of the driver. A worker may
-# pause between two pieces for a while: it shares its cores with the training.
-STATE_STALL_S = 60.0
+# A sender that brings next to nothing of a checkpoint within this time wastes a thread of the driver. A
+# worker may pause between two pieces for a while: it shares its cores with the training.
+CHECKPOINT_STALL_S = 60.0
 
 # The kernels of both hosts may hold bytes of a worker that is gone, but no longer than this.
-STATE_SETTLE_S = 1.0
+CHECKPOINT_SETTLE_S = 1.0
 
 # A worker whose side thread does not answer may be stopped (SIGSTOP, a hung device), and all others wait for it. It may
 # also be busy with Python's lock held, so its node inspects it after two unanswered pings, and the kernel's view of it
@@ -166,30 +168,30 @@ DAEMON_RETRY_S = 1.0
 # How long the long poll for leases may hang; it is also the daemon's sign of life from the driver.
 LONG_POLL_S = 10.0
 
-# How long one worker may take to send its last state before another one is asked.
-SHIP_S = 1.0
+# How long one worker may take to send its last checkpoint before another one is asked.
+UPLOAD_S = 1.0
 
-# A state that the driver could not store, with its disk full for example, is asked for again after this long.
+# A checkpoint that the driver could not store, with its disk full for example, is asked for again after this long.
 STORE_RETRY_S = 10.0
 
 # How long a worker's last words may arrive after the news of its end.
 FAREWELL_S = 0.5
 
-# When a trainer is ended, a state that is complete on a file system still counts: that takes a small file and checks of
-# others.
+# When a trainer is ended, a checkpoint that is complete on a file system still counts: that takes a small file and
+# checks of others.
 PUBLISH_S = 2.0
 
 # How long the last lines of a driver may take to be written: its job ends even if a full disk takes none of them.
 LAST_WORDS_S = 3.0
 
-# A script may save as its last act: the state is waited for this long on its way to the disk.
-LAST_STATE_S = 120.0
+# A script may save as its last act: the checkpoint is waited for this long on its way to the disk.
+LAST_CHECKPOINT_S = 120.0
 
 # A worker that has lost its connection is usually ended by its agent; after this long it ends by itself.
 LINK_LOST_S = 0.5
 
-# Workers that write a state together wait for the slowest of them, whose file system may stall; a worker that is gone
-# is noticed at once, by its connection.
+# Workers that write a checkpoint together wait for the slowest of them, whose file system may stall; a worker that is
+# gone is noticed at once, by its connection.
 WRITERS_S = 3600.0
 
 # Workers reach a save within a step of each other; one that waits this long is told that all of them have to call it.

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from elastic.base.errors import StateError
+from elastic.base.errors import CheckpointError
 from elastic.base.meminfo import free_bytes
 
-ARENAS = 2
+BUFFERS = 2
 """The number of copies kept in memory: one is being written while another is the newest."""
 
 _OFTEN = 10
-"""Saves less than this many times a state's travel time apart sooner or later begin while one is still travelling."""
+"""Saves less than this many times a state's writing time apart sooner or later begin while one is written."""
 
 _SPARE = 1.5
 """Memory is prepared only if this many times its size is free: memory not yet needed must not evict other data."""
@@ -42,19 +42,21 @@ class Buffer(mmap.mmap):
 
     @classmethod
     def new(cls, size_bytes: int) -> Buffer:
-        """Allocate at least this much memory; raises StateError if there is not enough."""
+        """Allocate at least this much memory; raises CheckpointError if there is not enough."""
         try:
-            arena = cls(-1, max(1, -(-size_bytes // _HUGE_BYTES)) * _HUGE_BYTES, flags=mmap.MAP_PRIVATE)
+            buffer = cls(-1, max(1, -(-size_bytes // _HUGE_BYTES)) * _HUGE_BYTES, flags=mmap.MAP_PRIVATE)
         except OSError as error:
             size = f"{size_bytes / 1e9:.1f} GB"
-            raise StateError(f"no memory for a copy of the state ({size}): ask Slurm for more with --mem") from error
+            raise CheckpointError(
+                f"no memory for a copy of the state ({size}): ask Slurm for more with --mem"
+            ) from error
         with contextlib.suppress(OSError):  # a kernel without huge pages
-            arena.madvise(mmap.MADV_HUGEPAGE)
+            buffer.madvise(mmap.MADV_HUGEPAGE)
         with contextlib.suppress(OSError):
-            arena.madvise(_WIPE_ON_FORK)
+            buffer.madvise(_WIPE_ON_FORK)
         # Found by the caller, here: a background thread that is in torch as the interpreter ends aborts the process.
-        arena._address = torch.frombuffer(arena, dtype=torch.uint8, count=1).data_ptr()
-        return arena
+        buffer._address = torch.frombuffer(buffer, dtype=torch.uint8, count=1).data_ptr()
+        return buffer
 
     def lock_pages(self) -> None:
         """Let an accelerator copy here directly; if that fails, copies only take longer."""
@@ -62,7 +64,7 @@ class Buffer(mmap.mmap):
             self.locked = int(_cuda.cudart().cudaHostRegister(self._address, len(self), 0)) == 0
 
     def storage(self, offset: int, size_bytes: int) -> torch.UntypedStorage:
-        """Return this part of the memory as a storage, which keeps the whole arena alive."""
+        """Return this part of the memory as a storage, which keeps the whole buffer alive."""
         if not size_bytes:
             return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
         return torch.frombuffer(self, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
@@ -85,59 +87,59 @@ class BufferPool:
         self._idle: list[Buffer] = []
         self._taken: weakref.WeakSet[Buffer] = weakref.WeakSet()
         self._copied_s = -math.inf
-        self._travel_s = 0.0
+        self._write_s = 0.0
         self.preparing: threading.Thread | None = None
 
     def take(self, size_bytes: int) -> Buffer:
-        """Return memory for this many bytes, and free idle memory that does not fit. Raises StateError."""
+        """Return memory for this many bytes, and free idle memory that does not fit. Raises CheckpointError."""
         with self._lock:
-            fitting = [arena for arena in self._idle if size_bytes <= len(arena) <= 2 * size_bytes + _HUGE_BYTES]
-            arena = fitting[-1] if fitting else None  # the one used last: its pages are in memory
-            self._idle = [other for other in fitting if other is not arena]
-            if arena is None:
-                arena = Buffer.new(size_bytes)
-            self._taken.add(arena)
-            return arena
+            fitting = [buffer for buffer in self._idle if size_bytes <= len(buffer) <= 2 * size_bytes + _HUGE_BYTES]
+            buffer = fitting[-1] if fitting else None  # the one used last: its pages are in memory
+            self._idle = [other for other in fitting if other is not buffer]
+            if buffer is None:
+                buffer = Buffer.new(size_bytes)
+            self._taken.add(buffer)
+            return buffer
 
-    def give_back(self, arena: Buffer) -> None:
+    def give_back(self, buffer: Buffer) -> None:
         """Take back memory that nothing reads any more."""
         with self._lock:
-            self._taken.discard(arena)
-            if len(self._idle) + len(self._taken) < ARENAS:
-                self._idle.append(arena)
+            self._taken.discard(buffer)
+            if len(self._idle) + len(self._taken) < BUFFERS:
+                self._idle.append(buffer)
 
-    def travelled(self, took_s: float) -> None:
+    def wrote(self, took_s: float) -> None:
         """Note how long writing a copy took."""
-        self._travel_s = took_s
+        self._write_s = took_s
 
     def copied(self, size_bytes: int, now_s: float) -> None:
         """Note that a copy was made at `now_s`, on a monotonic clock.
 
-        If saves come so often that a copy will be made while another travels, the memory for it is touched in advance,
-        in the background: new memory takes several times as long as a copy.
+        If saves come so often that a copy will be made while another is written, the memory for it is touched in
+        advance, in the background: new memory takes several times as long as a copy.
         """
         apart_s, self._copied_s = now_s - self._copied_s, now_s
         with self._lock:
-            if apart_s > _OFTEN * self._travel_s or len(self._idle) + len(self._taken) >= ARENAS:
+            if apart_s > _OFTEN * self._write_s or len(self._idle) + len(self._taken) >= BUFFERS:
                 return
             free = free_bytes()
             if free is None or free < _SPARE * size_bytes:
                 return
             try:
-                arena = Buffer.new(size_bytes)
-            except StateError:
+                buffer = Buffer.new(size_bytes)
+            except CheckpointError:
                 return
-            self._idle.insert(0, arena)
-            self.preparing = threading.Thread(target=self._prepare, args=(arena,), name="bft-memory", daemon=True)
+            self._idle.insert(0, buffer)
+            self.preparing = threading.Thread(target=self._prepare, args=(buffer,), name="bft-memory", daemon=True)
             with contextlib.suppress(RuntimeError):  # no more threads: the memory is touched when it is needed
                 self.preparing.start()
 
-    def _prepare(self, arena: Buffer) -> None:
-        for offset in range(0, len(arena), _HUGE_BYTES):
+    def _prepare(self, buffer: Buffer) -> None:
+        for offset in range(0, len(buffer), _HUGE_BYTES):
             with self._lock:
-                if not any(idle is arena for idle in self._idle):
+                if not any(idle is buffer for idle in self._idle):
                     return  # taken: it now holds a state
-                arena.touch(offset)
+                buffer.touch(offset)
             time.sleep(_REST_S)  # lets a waiting thread have the lock
 
 

@@ -1,9 +1,9 @@
 """One copy in memory of what a script saves, so that it can be written while training goes on.
 
-`Snapshot(state)` freezes everything but the data of tensors and arrays, by pickling it. `copy()` copies that data, each
-storage once and whole, into memory that an earlier snapshot has left: touching fresh memory takes longer than copying.
-The commit belongs between the two: it releases the snapshot that waits behind the one being written, so that the new
-one can take its memory.
+`StateCopy(state)` freezes everything but the data of tensors and arrays, by pickling it. `copy()` copies that data,
+each storage once and whole, into memory that an earlier snapshot has left: touching fresh memory takes longer than
+copying. The commit belongs between the two: it releases the snapshot that waits behind the one being written, so that
+the new one can take its memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 import torch
 
-from elastic.base.errors import SHARD_IN_OBJECT, StateError
+from elastic.base.errors import SHARD_IN_OBJECT, CheckpointError
 from elastic.checkpoint.buffers import POOL, Buffer, BufferPool
 
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ _PROTOCOL = 5
 def write(state: Any, file: BinaryIO, protocol: int = torch.serialization.DEFAULT_PROTOCOL) -> None:
     """Write `state` for torch.load into a file, which need not be seekable; storages are written as they lie in memory.
 
-    Checksums are left out if torch can do so: they take half as long as a digest, and every saved state has a digest.
+    Checksums are left out if torch can do so: they take half as long as a digest, and every checkpoint has a digest.
     """
     with _no_checksums() as begun:
         torch.save(state, cast(BinaryIO, _Beginning(file, begun)), pickle_protocol=protocol)
@@ -97,7 +97,7 @@ _option = threading.Lock()
 
 @dataclass(frozen=True)
 class _Part:
-    """The place of a storage or an array in an arena."""
+    """The place of a storage or an array in a buffer."""
 
     source: torch.UntypedStorage | memoryview | None
     offset: int
@@ -116,7 +116,7 @@ class StateCopy:
         self._numbers: dict[int, int] = {}
         self._dtypes: dict[int, torch.dtype] = {}
         self._pickle = self._frozen(state)
-        self._arena: Buffer | None = None
+        self._buffer: Buffer | None = None
         self._error: BaseException | None = None
         self._copied = threading.Event()
         self._lock = threading.Lock()
@@ -129,12 +129,12 @@ class StateCopy:
         return self._bytes
 
     def copy(self) -> None:
-        """Copy the data; the state may be changed afterwards. Raises StateError if there is no memory for it."""
+        """Copy the data; the state may be changed afterwards. Raises CheckpointError if there is no memory for it."""
         try:
-            arena = self._pool.take(self._bytes)
+            buffer = self._pool.take(self._bytes)
             with self._lock:
-                self._arena = arena
-            self._copy_into(arena)
+                self._buffer = buffer
+            self._copy_into(buffer)
         except BaseException as error:
             self._error = error
             raise
@@ -154,7 +154,7 @@ class StateCopy:
         """Call `use` with the copied state, which it must only read; raises the error of a failed copy."""
         with self._lock:
             if self._released:
-                raise StateError("this state was released: a newer one has taken its place")
+                raise CheckpointError("this state was released: a newer one has taken its place")
             self._writers += 1
         try:
             self._copied.wait()
@@ -162,7 +162,7 @@ class StateCopy:
                 raise self._error
             began_s = time.monotonic()
             used = use(self.rebuilt())
-            self._pool.travelled(time.monotonic() - began_s)
+            self._pool.wrote(time.monotonic() - began_s)
             return used
         finally:
             with self._lock:
@@ -171,10 +171,10 @@ class StateCopy:
 
     def rebuilt(self) -> Any:
         """Rebuild the state on the copied data: it may only be read, and only until it is released."""
-        arena = self._arena
-        assert arena is not None
-        storages = [arena.storage(part.offset, part.size_bytes) for part in self._storages]
-        whole = memoryview(arena)
+        buffer = self._buffer
+        assert buffer is not None
+        storages = [buffer.storage(part.offset, part.size_bytes) for part in self._storages]
+        whole = memoryview(buffer)
         arrays = [whole[part.offset : part.offset + part.size_bytes] for part in self._arrays]
         return _Unpickler(io.BytesIO(self._pickle), storages, arrays).load()
 
@@ -188,9 +188,9 @@ class StateCopy:
         with self._lock:
             if not self._released or self._writers or not self._copied.is_set():
                 return
-            arena, self._arena = self._arena, None
-        if arena is not None:
-            self._pool.give_back(arena)
+            buffer, self._buffer = self._buffer, None
+        if buffer is not None:
+            self._pool.give_back(buffer)
 
     # -- freezing ---
 
@@ -224,22 +224,22 @@ class StateCopy:
         self._bytes += -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
         return part
 
-    def _copy_into(self, arena: Buffer) -> None:
+    def _copy_into(self, buffer: Buffer) -> None:
         devices: set[torch.device] = set()
         for part in self._storages:
             source = part.source
             assert isinstance(source, torch.UntypedStorage)
             on_cuda = source.device.type == "cuda"
             if on_cuda:
-                arena.lock_pages()
+                buffer.lock_pages()
                 devices.add(source.device)
             if part.size_bytes:
-                target = arena.storage(part.offset, part.size_bytes)
+                target = buffer.storage(part.offset, part.size_bytes)
                 if on_cuda:
                     target.copy_(source, non_blocking=True)
                 else:
                     _copy(target, source)
-        with memoryview(arena) as whole:
+        with memoryview(buffer) as whole:
             for part in self._arrays:
                 whole[part.offset : part.offset + part.size_bytes] = part.source  # type: ignore[assignment]
         for device in devices:
@@ -275,7 +275,7 @@ class _Pickler(pickle.Pickler):
         if isinstance(obj, torch.UntypedStorage):
             return (self._placed(obj, None), None)
         if type(obj).__name__ in ("DTensor", "ShardedTensor"):
-            raise StateError(SHARD_IN_OBJECT)
+            raise CheckpointError(SHARD_IN_OBJECT)
         return None
 
 

@@ -13,7 +13,7 @@ from elastic.driver.failures.liveness import Liveness
 from elastic.driver.failures.policy import FailurePolicy
 from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.pilots.manager import PilotManager
-from elastic.driver.saving.distributed import OPS as BY_PATH
+from elastic.driver.saving.distributed import OPS as DISTRIBUTED
 from elastic.driver.saving.shared_folder import Probes
 from elastic.driver.saving.transfers import Transfers
 from elastic.link.peer import Peer
@@ -40,7 +40,7 @@ class PeerConnections:
         self._backend = backend
         self._liveness = liveness
         self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, self._saved, run.offer)
-        """For the hub: the connections that carry states."""
+        """For the hub: the connections that carry checkpoints."""
         self._probes = Probes(run, host.cannot, self._ready)
 
     def connected(self, peer: Peer) -> bool:
@@ -85,7 +85,7 @@ class PeerConnections:
         for pilot in self._pilots_by_name(peer.hello):
             if pilot.workers.get(local_rank) is peer:
                 del pilot.workers[local_rank]
-        self._run.by_path.gone(peer, self._workers)
+        self._run.distributed.gone(peer, self._workers)
 
     async def received(self, peer: Peer, message: Message) -> None:
         """Takes one message of an agent or a worker."""
@@ -104,20 +104,20 @@ class PeerConnections:
         elif op == "error":
             self._from_failing(peer, message)
         elif op == "fetch":
-            self._host.fetched()
+            self._host.asked_for_checkpoint()
             self.transfers.answer(peer)
-        elif op in BY_PATH:
+        elif op in DISTRIBUTED:
             if (pilot := self._pilot_of(peer)) is not None and peer in pilot.workers.values():
-                self._run.by_path.received(peer, message)
-        elif op == "paused" and self._run.by_path.paused(peer):
-            pass  # it is answered once its state is published
+                self._run.distributed.received(peer, message)
+        elif op == "paused" and self._run.distributed.paused(peer):
+            pass  # it is answered once its checkpoint is published
         else:
             self._run.saver.received(peer, message)
 
     def _saved(self, took_s: float, state_bytes: int) -> None:
-        """Notes that a state was stored."""
+        """Notes that a checkpoint was stored."""
         self._run.progress.costs.saved(took_s, state_bytes)
-        self._run.state_saved()
+        self._run.checkpoint_saved()
 
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]

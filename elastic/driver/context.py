@@ -1,4 +1,4 @@
-"""The shared part of one trainer: its settings, log, progress and state, the link to the daemon, and its end."""
+"""The shared part of one trainer: its settings, log, progress and checkpoints, the link to the daemon, and its end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic.backends import KINDS
 from elastic.base.errors import ElasticError
 from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs
-from elastic.driver.saving.distributed import ByPath
+from elastic.driver.saving.distributed import DistributedCheckpoints
 from elastic.driver.saving.saver import CheckpointSaver
 from elastic.driver.saving.step_barrier import Agreement
 from elastic.driver.settings import DriverSettings
@@ -41,12 +41,14 @@ class TrainerContext:
         self.show = show
         self.report = report
         self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
-        self.generations = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.tell)
+        self.versions = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.tell)
         self.saver = CheckpointSaver(self.store)
         self.agreement = Agreement()
         self.progress = TrainerProgress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
-        self.by_path = ByPath(self.generations, self.saver.note, self.state_saved, self.progress.costs.saved)
-        self.state_saved()
+        self.distributed = DistributedCheckpoints(
+            self.versions, self.saver.note, self.checkpoint_saved, self.progress.costs.saved
+        )
+        self.checkpoint_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
         self.cancelled = False
         self.last_words: tuple[str, tuple[str, ...]] = ("", ())
@@ -60,27 +62,27 @@ class TrainerContext:
 
     @property
     def saved_step(self) -> int:
-        """The step of the newest state of either kind, -1 while there is none."""
-        return max(self.store.step, self.generations.step)
+        """The step of the newest checkpoint of either kind, -1 while there is none."""
+        return max(self.store.step, self.versions.step)
 
-    def state_saved(self) -> None:
-        """Notes the newest saved state: its progress can no longer be lost, unless a generation turns out damaged."""
-        newest = max((self.store.step, self.store.samples), (self.generations.step, self.generations.samples))
+    def checkpoint_saved(self) -> None:
+        """Notes the newest checkpoint: its progress can no longer be lost, unless a version turns out damaged."""
+        newest = max((self.store.step, self.store.samples), (self.versions.step, self.versions.samples))
         if self.progress.kept_step > newest[0]:
             self.progress.went_back(max(newest[0], 0), newest[1])
         self.progress.kept_step = newest[0]
         self.progress.saved(max(newest[0], 0), newest[1])
 
     async def offer(self) -> Message:
-        """Returns the answer to a starting worker about the newest state, of either kind."""
-        return await self.generations.answer(self.store.step) or await self.store.offer()
+        """Returns the answer to a starting worker about the newest checkpoint, of either kind."""
+        return await self.versions.answer(self.store.step) or await self.store.offer()
 
     def environment(self) -> dict[str, str]:
-        """Returns the workers' environment variables for states by path."""
-        by_path = self.settings.spec.state_path is not None
+        """Returns the workers' environment variables for distributed checkpoints."""
+        distributed = self.settings.spec.state_path is not None
         return {
-            "BFT_STATE_PATH": str(self.generations.home.path),
-            "BFT_STATE_BY_PATH": "1" if by_path else "",
+            "BFT_STATE_PATH": str(self.versions.home.path),
+            "BFT_STATE_BY_PATH": "1" if distributed else "",
             "BFT_STATE_STAGE": self.settings.stage,
         }
 
@@ -106,7 +108,7 @@ class TrainerContext:
         self.finish(128 + signal.SIGTERM, CANCELLED)
 
     def fence(self) -> None:
-        """Ends this driver because another one has taken the trainer over: the saved state belongs to that one now."""
+        """Ends this driver because another one has taken the trainer over: its checkpoints belong to that one now."""
         self.store.fence()
         self.finish(1, TAKEN_OVER)
 

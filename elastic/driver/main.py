@@ -91,7 +91,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
         log(f"resumes at step {trainer.run.saved_step}")
     code, reason = await trainer.serve()
     looking.cancel()
-    await trainer.stop()  # workers come to the hub once more, with their last state
+    await trainer.stop()  # workers come to the hub once more, with their last checkpoint
     hub.close()
     await daemon.finish(code, reason, _summary(trainer))
     log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
@@ -103,7 +103,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
 
 
 def _kept_bytes(trainer: Trainer) -> int | None:
-    """Returns the size of the state that workers keep copies of in memory, None while it is not known."""
+    """Returns the size of the checkpoint that workers keep copies of in memory, None while it is not known."""
     return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.costs.state_bytes
 
 
@@ -191,7 +191,7 @@ def _put_away(
 ) -> None:
     """Keeps the useful part of the trainer's folder; a failure here is no failure of the training.
 
-    `step` is that of the newest state, -1 if there is none.
+    `step` is that of the newest checkpoint, -1 if there is none.
     """
     root, name = settings.state_dir.parent, Name.parse(settings.state_dir.name)
     try:
@@ -201,9 +201,9 @@ def _put_away(
         if code == 0:
             kept = catalogue.put_away(root, name, settings.keep_state_s)
             if kept is not None:
-                log(f"the state of step {step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
+                log(f"the checkpoint of step {step} is kept in {root / str(kept)} until {_shown(kept.at_s)}")
         elif not catalogue.drop_if_empty(root, name) and step >= 0:
-            log(f"the state of step {step} is kept in {settings.state_dir}")
+            log(f"the checkpoint of step {step} is kept in {settings.state_dir}")
     except FencedError:
         pass  # the folder is the next driver's
     except (OSError, ElasticError) as error:

@@ -133,11 +133,11 @@ class Hub:
         secret: str,
         listening: socket.socket,
         log: Callable[[str], None] = lambda _: None,
-        states: Callable[[Message, Seals, socket.socket], None] | None = None,
+        transfers: Callable[[Message, Seals, socket.socket], None] | None = None,
     ) -> None:
-        """`listening` is a socket from `listen`; `states` takes connections of role `state`, and closes them."""
+        """`listening` is a socket from `listen`; `transfers` takes connections of role `state`, and closes them."""
         self._listener = listener
-        self._states = states
+        self._transfers = transfers
         self._secret = secret
         self._log = log
         self._socket: socket.socket | None = listening
@@ -232,8 +232,8 @@ class Hub:
         try:
             about, seals = await asyncio.wait_for(self._examine(stranger), HANDSHAKE_S)
             self._forget(stranger)
-            if about.get("role") == "state" and self._states is not None:
-                self._states(about, seals, sock)
+            if about.get("role") == "state" and self._transfers is not None:
+                self._transfers(about, seals, sock)
                 return
             reader, writer = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
         except (Exception, asyncio.CancelledError):  # strangers may send anything wrong

@@ -23,7 +23,7 @@ class SiteSettings:
     """The template of a command in a user's image (bftd.protocol.container), "" if the site runs none."""
 
     stage: str = ""
-    """The folder in which workers first write states by path, maybe with {user} in it; "" for none."""
+    """The folder in which workers first write distributed checkpoints, maybe with {user} in it; "" for none."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class DriverSettings:
     `socket_path` is the daemon's address: the path of its socket, or `[user@]host:port`. `partition` is "" if any
     harvested one will do; `features` are those that the trainer's nodes must have. `given_address` is this host's
     address for all nodes, "" if each is told one by its own route. `script_sha256` is the hexadecimal digest of the
-    submitted script, "" if the user's own file is run. `keep_state_s` is how many seconds the state is kept after
+    submitted script, "" if the user's own file is run. `keep_state_s` is how many seconds the checkpoint is kept after
     training has ended well. `secret` is the trainer's, drawn for one life of its driver.
     """
 
@@ -86,7 +86,7 @@ class DriverSettings:
 
     @property
     def stage(self) -> str:
-        """The folder in which this user's workers first write states by path, "" for none."""
+        """The folder in which this user's workers first write distributed checkpoints, "" for none."""
         return self.site.stage.replace("{user}", self.user)
 
     def container_message(self) -> dict[str, object] | None:

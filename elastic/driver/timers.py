@@ -1,4 +1,4 @@
-"""A trainer's periodic work: beats for its agents, pings for its workers, and fetching the state now and then."""
+"""A trainer's periodic work: beats for its agents, pings for its workers, and asking for a checkpoint now and then."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from elastic.backends import Kind
-from elastic.base.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, SHIP_EVERY_S
+from elastic.base.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, UPLOAD_EVERY_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
 from elastic.driver.pilots.manager import PilotManager
@@ -37,9 +37,10 @@ class Clockwork:
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """Returns the coroutines to run; none of them ends."""
         works = [self._beat(), self._ping()]
-        # By path, workers write by themselves, at their own pace: a large state must not be written all the time.
-        if self._kind.ships_in_background and self._run.settings.spec.state_path is None:
-            works.append(self._ship())
+        # Workers write distributed checkpoints by themselves, at their own pace: large ones must not be written all the
+        # time.
+        if self._kind.uploads_in_background and self._run.settings.spec.state_path is None:
+            works.append(self._upload())
         if self._kind.saves_together:
             works.append(self._save())
         return works
@@ -67,13 +68,13 @@ class Clockwork:
             await asyncio.sleep(PING_S)
             self._liveness.ping()
 
-    async def _ship(self) -> None:
-        """Has one worker send its last state, for a back-end whose commits stay in the workers' memory.
+    async def _upload(self) -> None:
+        """Has one worker upload its last checkpoint, for a back-end whose commits stay in the workers' memory.
 
         At most so often that it takes a small share of a core: nobody waits for it.
         """
         while True:
-            await asyncio.sleep(SHIP_EVERY_S)
+            await asyncio.sleep(UPLOAD_EVERY_S)
             for pilot in self._crew.all:
                 if pilot.working and pilot.workers:
                     next(iter(pilot.workers.values())).send({"op": "ship", "soon": True})
@@ -93,6 +94,6 @@ class Clockwork:
                 if await agreement.agree(workers, pause=False, limit_s=AGREE_S, worth=saves.worth):
                     saves.asked(self._clock())
                 else:
-                    wait_s = SHIP_EVERY_S
+                    wait_s = UPLOAD_EVERY_S
             if (line := saves.line()) is not None:
                 self._run.tell(line)

@@ -4,7 +4,7 @@ Everything that may have to wait happens in one task (`_reconcile`), one thing a
 wait (a notice of Slurm's, the end of a worker) are handled where they arrive (elastic.driver.connections) and only set
 flags for that task.
 
-    Run          shared by all parts: settings, log, progress, saved state, the end
+    Run          shared by all parts: settings, log, progress, checkpoints, the end
     FailurePolicy  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
     Connections  messages of agents and workers             Clockwork     periodic work
     Liveness     peers that still answer                    Estimating    the speed, before training
@@ -26,7 +26,7 @@ from elastic.base.errors import ElasticError, UsageError
 from elastic.base.timing import (
     COALESCE_S,
     FAREWELL_S,
-    LAST_STATE_S,
+    LAST_CHECKPOINT_S,
     LEAVE_S,
     PUBLISH_S,
     PULL_S,
@@ -120,17 +120,17 @@ class Trainer:
             await _end([listening, *tasks])
 
     async def stop(self) -> None:
-        """Saves the state if that can be done at once, and ends every pilot; called once `serve` has returned."""
+        """Saves a checkpoint if that can be done at once, and ends every pilot; called once `serve` has returned."""
         workers = [peer for pilot in self.crew.all for peer in pilot.workers.values()]
         if workers and self.run.result.result()[0] and not self.run.store.fenced:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
-            await self.run.saver.save(workers, graceful=False, patient=False, ship_s=LEAVE_S)
-        # A state counts once it is complete on the disk; after the script's good end nobody waits for the nodes.
-        await self.run.by_path.settle(LAST_STATE_S if self.run.result.result()[0] == 0 else PUBLISH_S)
+            await self.run.saver.save(workers, graceful=False, patient=False, upload_s=LEAVE_S)
+        # A checkpoint counts once it is complete on the disk; after the script's good end nobody waits for the nodes.
+        await self.run.distributed.settle(LAST_CHECKPOINT_S if self.run.result.result()[0] == 0 else PUBLISH_S)
         await self._backend.close()
         await self.crew.close()
         await self.connections.transfers.close()
-        await self.run.generations.close()
+        await self.run.versions.close()
 
     async def _hear_of_containers(self) -> None:
         """Waits until the daemon has said how the site starts containers; raises UsageError if the site starts none."""
@@ -188,16 +188,16 @@ class Trainer:
         return ready[: self.run.settings.spec.allowed.largest(len(ready))]
 
     def _would_lose(self, pilots: Sequence[Pilot]) -> bool:
-        """Whether newcomers have to wait because no state can be saved: all would begin again from the last one.
+        """Whether newcomers have to wait because no checkpoint can be saved: all would begin again from the last one.
 
         Only if the group could go on as it is; a group that has lost a node begins again anyway.
         """
         group = [pilot for pilot in pilots if self._backend.uses(pilot)]
-        failing = self.run.store.failing or self.run.generations.failing
+        failing = self.run.store.failing or self.run.versions.failing
         if not (self._saves_together and failing and self._backend.running and all(pilot.wanted for pilot in group)):
             return False
         if self._held_back is None:
-            self.run.log("new nodes wait until a state can be saved: to start on them now would lose what is not")
+            self.run.log("new nodes wait until a checkpoint can be saved: to start on them now would lose what is not")
         else:
             self._held_back.cancel()
         self._held_back = asyncio.get_running_loop().call_later(STORE_RETRY_S, self.run.wake)
@@ -227,10 +227,10 @@ class Trainer:
             self.run.log(line)
 
     async def _hear_farewells(self) -> None:
-        """Waits for workers' last words and states: their own connections may lag behind the report of their end."""
+        """Waits for workers' last words and uploads: their own connections may lag behind the report of their end."""
         began_s = time.monotonic()
         while any(pilot.workers for pilot in self.crew.all):
-            if time.monotonic() - began_s > (LAST_STATE_S if self.run.store.receiving else FAREWELL_S):
+            if time.monotonic() - began_s > (LAST_CHECKPOINT_S if self.run.store.receiving else FAREWELL_S):
                 break
             await asyncio.sleep(0.01)
 

@@ -39,10 +39,10 @@ class TrainerOwner:
         self._run.wake()
 
     async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
-        """Fetches the last copy of the state if this node may hold it."""
+        """Has the last copy of the checkpoint uploaded if this node may hold it."""
         if pilot.workers and not any(other.workers and not other.leaving for other in others):
             workers = list(pilot.workers.values())
-            await self._run.saver.save(workers, graceful=False, patient=False, ship_s=LEAVE_S)
+            await self._run.saver.save(workers, graceful=False, patient=False, upload_s=LEAVE_S)
 
     def saving(self) -> bool:
         """See Owner."""

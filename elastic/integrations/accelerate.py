@@ -21,10 +21,10 @@ class Elastic:
 
     Models, optimizers, schedulers, the scaler, objects registered for checkpointing and each rank's random number
     generators are resumed. The place in the dataset is the number of steps done, `run.done`: `elastic.batches`
-    continues from it; with a prepared loader, pass it to `accelerator.skip_first_batches`. The checkpoint travels to
-    the driver; with `folder`, on a file system that all nodes share, it stays there and only its name travels: use that
-    for sharded models and for models too large to travel. The two newest are kept. bftd chooses how often to save, from
-    the cost of a save, or saves every `save_every` steps. Raises StateError.
+    continues from it; with a prepared loader, pass it to `accelerator.skip_first_batches`. The checkpoint is uploaded
+    to the driver; with `folder`, on a file system that all nodes share, it stays there and only its name is uploaded:
+    use that for sharded models and for models too large to upload. The two newest are kept. bftd chooses how often to
+    save, from the cost of a save, or saves every `save_every` steps. Raises CheckpointError.
     """
 
     def __init__(self, accelerator: Accelerator, *, folder: str | None = None, save_every: int | None = None) -> None:

@@ -1,8 +1,8 @@
-"""A framework's own checkpoint as the state that bftd keeps: files of a folder, collected from all ranks and restored.
+"""A framework's own checkpoint as the one that bftd keeps: files of a folder, collected from all ranks and restored.
 
-The framework knows best what its training consists of, so it writes and reads the checkpoint; the files travel, so no
-shared file system is needed. Files of tensors are not written at once: `elastic.save` copies their content in memory,
-and they are written where the state is read. So training waits for one copy, and not for files.
+The framework knows best what its training consists of, so it writes and reads the checkpoint; the files are uploaded,
+so no shared file system is needed. Files of tensors are not written at once: `elastic.save` copies their content in
+memory, and they are written where the checkpoint is read. So training waits for one copy, and not for files.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import elastic
-from elastic.base.errors import StateError, UsageError
-from elastic.base.timing import LAST_STATE_S, REPORT_S, SHIP_S
+from elastic.base.errors import CheckpointError, UsageError
+from elastic.base.timing import LAST_CHECKPOINT_S, REPORT_S, UPLOAD_S
 from elastic.checkpoint import distributed
 from elastic.script import api
 from elastic.worker import driver_link
@@ -37,8 +37,8 @@ _PART = ".part"
 _swept: set[Path] = set()
 """Folders in which this process has removed the half-written files of an earlier life."""
 
-_SIGN_S = SHIP_S / 4
-"""The interval of signs of life from a write beside training: a driver that asks waits SHIP_S for the first."""
+_SIGN_S = UPLOAD_S / 4
+"""The interval of signs of life from a write beside training: a driver that asks waits UPLOAD_S for the first."""
 
 Held = dict[str, tuple[str, Any, Any]]
 """Contents of files by relative name: the library that writes the file, its content, and safetensors' metadata."""
@@ -59,12 +59,12 @@ If a release lacks such a name, its files are written at once and read again, wh
 class Keeper:
     """The folder that a framework writes its checkpoints to, handed to bftd as files or as the name of a shared folder.
 
-    A checkpoint in a shared folder is written beside training, as a state travels: under another name first, then
+    A checkpoint in a shared folder is written beside training, as a state is uploaded: under another name first, then
     flushed and renamed, and only then reported to the driver. The two newest are kept.
     """
 
     def __init__(self, shared: str | os.PathLike[str] | None = None) -> None:
-        """`shared` as for `stay`; with None the files travel."""
+        """`shared` as for `stay`; with None the files are uploaded."""
         self._shared: Path | None = None
         self._whole: list[Path] = []
         self._parts: list[Path] = []
@@ -79,14 +79,14 @@ class Keeper:
         """
         # Scripts of an array, or two jobs of one script, name the same folder: each would remove the others' files.
         self._shared = Path(shared).resolve() / os.environ.get("BFT_TRAINER", "")
-        # Once in a process: a second training in it may begin while the first one's state is still being written.
+        # Once in a process: a second training in it may begin while the first one's checkpoint is still being written.
         if driver_link.current().attached and _rank() == 0 and self._shared not in _swept:
             _swept.add(self._shared)
             for left in self._shared.glob(f"step-*{_PART}"):
                 shutil.rmtree(left, ignore_errors=True)
 
     def open(self, saved: dict[str, Any]) -> Path:
-        """Return the folder of a checkpoint that bftd kept, until `close`; raises StateError if it is gone."""
+        """Return the folder of a checkpoint that bftd kept, until `close`; raises CheckpointError if it is gone."""
         if "folder" not in saved:
             self._unpacked = unpack(saved, scratch())
             return self._unpacked
@@ -146,7 +146,7 @@ class Keeper:
         else:
             content = {"files": gathered(folder), "held": held}
             shutil.rmtree(self._begun, ignore_errors=True)
-        if self._shared is None or distributed.wanted({}):  # in a job whose states go by path, this goes there too
+        if self._shared is None or distributed.wanted({}):  # a job's distributed checkpoints have this too
             elastic.save({**more, **content})
             return
         place = self._shared / f"step-{step}"
@@ -210,7 +210,7 @@ def telling(folder: Path, every_s: float = REPORT_S, flushing: bool = False) -> 
 
     With `flushing` the size need not grow, since all of it waits for the disk.
     """
-    over, until_s = threading.Event(), time.monotonic() + LAST_STATE_S
+    over, until_s = threading.Event(), time.monotonic() + LAST_CHECKPOINT_S
 
     def tell() -> None:
         while not over.wait(every_s):
@@ -321,10 +321,10 @@ def _size_bytes(folder: Path) -> int:
 
 
 def existing(folder: str) -> Path:
-    """Return the folder that a saved state names; raises StateError if it does not exist."""
+    """Return the folder that a checkpoint names; raises CheckpointError if it does not exist."""
     if not os.path.isdir(folder):
-        raise StateError(
-            f"the saved state is in {folder}, which is not there: it was removed, or this node does not see it; "
+        raise CheckpointError(
+            f"the checkpoint is in {folder}, which is not there: it was removed, or this node does not see it; "
             "put it back, or submit the job once more, without resume=, to start anew"
         )
     return Path(folder)
@@ -357,7 +357,7 @@ def gathered(folder: Path) -> dict[str, Any]:
 
 
 def unpack(saved: Mapping[str, Any], folder: Path) -> Path:
-    """Write the files of a saved state, as `gathered` and `held_back` have them, into a folder; returns the folder."""
+    """Write the files of a checkpoint, as `gathered` and `held_back` have them, into a folder; returns the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     written(folder, saved.get("held", {}))  # an older bftd held nothing back
     for name, data in saved["files"].items():
@@ -387,7 +387,7 @@ def restore_rng(folder: Path) -> None:
     file = folder / RNG.format(rank=_rank())
     if not file.exists():
         return
-    # The file is bftd's own state: anyone who could alter it could alter the script.
+    # The file is bftd's own checkpoint: anyone who could alter it could alter the script.
     states = torch.load(file, weights_only=False)
     random.setstate(states["python"])
     numpy.random.set_state(states["numpy"])

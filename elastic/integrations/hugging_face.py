@@ -33,11 +33,11 @@ class ElasticCallback(TrainerCallback):
     resumed as the Trainer resumes them. With `global_batch` the number of samples of an optimizer step is constant: a
     worker accumulates more pieces if there are fewer workers, and step k has the same samples on any number of them.
 
-    The checkpoint travels to the driver, so no shared file system is needed; `output_dir` and its checkpoints stay as
-    the script has set them. With `shared=True` the checkpoint goes to `_elastic` in `output_dir`, which all nodes must
-    share, and only its name travels: use that for sharded models (FSDP, DeepSpeed) and for models too large to travel.
-    The two newest are kept. bftd chooses how often to save, from the cost of a save, or saves every `save_every` steps.
-    Outside bftd nothing is saved or resumed.
+    The checkpoint is uploaded to the driver, so no shared file system is needed; `output_dir` and its checkpoints stay
+    as the script has set them. With `shared=True` the checkpoint goes to `_elastic` in `output_dir`, which all nodes
+    must share, and only its name is uploaded: use that for sharded models (FSDP, DeepSpeed) and for models too large to
+    upload. The two newest are kept. bftd chooses how often to save, from the cost of a save, or saves every
+    `save_every` steps. Outside bftd nothing is saved or resumed.
     """
 
     def __init__(self, *, global_batch: int | None = None, shared: bool = False, save_every: int | None = None) -> None:
@@ -55,7 +55,7 @@ class ElasticCallback(TrainerCallback):
         self._best: str | None = None
 
     def checkpoint(self) -> str | None:
-        """Returns the folder to resume from, for `train`, or None at the very first start. Raises StateError."""
+        """Returns the folder to resume from, for `train`, or None at the very first start. Raises CheckpointError."""
         self._asked = True
         saved = elastic.load()
         if saved is None:

@@ -60,9 +60,9 @@ class ElasticCallback(Callback):
 
     Model, optimizers, schedulers, precision, loops, callbacks and each rank's random number generators are resumed.
     With any loader but EachStep, Lightning resumes in the middle of an epoch with the epoch's first samples again. The
-    checkpoint travels to the driver; with `folder`, on a file system that all nodes share, it stays there and only its
-    name travels: use that for sharded models and for models too large to travel. The two newest are kept. bftd chooses
-    how often to save, from the cost of a save, or saves every `save_every` steps.
+    checkpoint is uploaded to the driver; with `folder`, on a file system that all nodes share, it stays there and only
+    its name is uploaded: use that for sharded models and for models too large to upload. The two newest are kept. bftd
+    chooses how often to save, from the cost of a save, or saves every `save_every` steps.
     """
 
     def __init__(self, *, folder: str | None = None, save_every: int | None = None) -> None:
@@ -76,7 +76,7 @@ class ElasticCallback(Callback):
         self._loss_s = 0.0
 
     def checkpoint(self) -> str | None:
-        """Returns the checkpoint to resume from, for `fit`, or None at the very first start. Raises StateError."""
+        """Returns the checkpoint to resume from, for `fit`, or None at the very first start. Raises CheckpointError."""
         self._asked = True
         saved = elastic.load()
         if saved is None:

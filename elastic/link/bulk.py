@@ -1,11 +1,11 @@
-"""States on a connection of their own (role `state`), so that nothing else ever waits behind them.
+"""Checkpoints on a connection of their own (role `state`), so that nothing else ever waits behind them.
 
-    sending    worker: pieces, {"op": "whole", bytes, sha256};  driver: {"op": "kept"}
-    fetching   driver: {"op": "sending", step, samples, bytes, sha256}, the raw bytes;  worker: "whole" or "altered"
+    upload      worker: pieces, {"op": "whole", bytes, sha256};  driver: {"op": "kept"}
+    download    driver: {"op": "sending", step, samples, bytes, sha256}, the raw bytes;  worker: "whole" or "altered"
 
 The hello of a connection says what it is for in `what`: `send` (with step, samples and whether it is the `last`) or
-`fetch`. A piece is its length in 4 bytes and that many bytes; an empty piece is the last. So the length of a state need
-not be known before it is written. Lines are sealed as on every connection, and the digest in a line covers the raw
+`fetch`. A piece is its length in 4 bytes and that many bytes; an empty piece is the last. So the length of a checkpoint
+need not be known before it is written. Lines are sealed as on every connection, and the digest in a line covers the raw
 bytes: one hash serves the way to the driver, the disk and the way back. Calls block; only Python itself is needed, not
 torch.
 """
@@ -21,29 +21,29 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from elastic.base.errors import WireError
-from elastic.base.timing import STATE_STALL_S
+from elastic.base.timing import CHECKPOINT_STALL_S
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import CHUNK_BYTES, Message
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer  # collections.abc has it from Python 3.12 on
 
-SEND, FETCH = "send", "fetch"
+UPLOAD, DOWNLOAD = "send", "fetch"
 
 LEAST_BYTES = 1 << 20
-"""A sender of less than this within STATE_STALL_S has stalled, or wants to hold a thread forever."""
+"""A sender of less than this within CHECKPOINT_STALL_S has stalled, or wants to hold a thread forever."""
 
 _LENGTH = struct.Struct(">I")
 _SEND_BYTES = 8 << 20
-_CUT_SHORT = "the other end went away in the middle of a state"
-_ALTERED = "a state was altered on its way"
+_CUT_SHORT = "the other end went away in the middle of a checkpoint"
+_ALTERED = "a checkpoint was altered on its way"
 
 Moved = Callable[[int], None]
-"""Called after every piece with the number of bytes of the state that have passed."""
+"""Called after every piece with the number of bytes of the checkpoint that have passed."""
 
 
 class AlteredError(WireError):
-    """A state arrived whole, but it is not what was saved."""
+    """A checkpoint arrived whole, but it is not what was saved."""
 
 
 def _nobody(_: int) -> None:
@@ -120,9 +120,10 @@ class Incoming:
         self.digest = ""
 
     def pieces(self) -> Iterator[memoryview]:
-        """Yield all of the state in parts, each valid until the next one is asked for.
+        """Yield all of the checkpoint in parts, each valid until the next one is asked for.
 
-        Raises WireError, at the latest after the last part, if the state was cut short or altered, or comes too slowly.
+        Raises WireError, at the latest after the last part, if the checkpoint was cut short or altered, or comes too
+        slowly.
         """
         content, buffer = hashlib.sha256(), memoryview(bytearray(CHUNK_BYTES))
         mark_s, mark_bytes = self._clock(), 0
@@ -134,9 +135,9 @@ class Incoming:
                 self.size_bytes += len(part)
                 yield part
                 now_s = self._clock()
-                if now_s - mark_s > STATE_STALL_S:
+                if now_s - mark_s > CHECKPOINT_STALL_S:
                     if self.size_bytes - mark_bytes < LEAST_BYTES:
-                        raise WireError("a state comes too slowly")
+                        raise WireError("a checkpoint comes too slowly")
                     mark_s, mark_bytes = now_s, self.size_bytes
         end = self._channel.receive()
         if end is None or end["op"] != "whole":
@@ -152,7 +153,7 @@ class Incoming:
             filled += _some(self._channel, header[filled:])
         length = int(_LENGTH.unpack(header)[0])
         if length > CHUNK_BYTES:
-            raise WireError(f"a piece of a state has at most {CHUNK_BYTES} bytes")
+            raise WireError(f"a piece of a checkpoint has at most {CHUNK_BYTES} bytes")
         return length
 
 
@@ -204,7 +205,7 @@ def size_of(about: Message) -> int:
     """Return how many raw bytes follow a message; raises WireError."""
     size_bytes = about.get("bytes")
     if not isinstance(size_bytes, int) or isinstance(size_bytes, bool) or size_bytes <= 0:
-        raise WireError(f"a state cannot have {size_bytes!r} bytes")
+        raise WireError(f"a checkpoint cannot have {size_bytes!r} bytes")
     return size_bytes
 
 

@@ -1,7 +1,7 @@
 """The set-up of a process that runs user code, in one place, because each line of it was once forgotten.
 
-Slurm sends SIGTERM to *every* process of a job, so a worker that obeyed it would die before its state is fetched; and a
-blocked signal mask, a core dump or a missing parent-death signal each cost seconds or leave processes behind.
+Slurm sends SIGTERM to *every* process of a job, so a worker that obeyed it would die before it could upload its state;
+and a blocked signal mask, a core dump or a missing parent-death signal each cost seconds or leave processes behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The protocol between driver, agents and workers: one JSON object a line, typed by `op`.
 
 Between hosts a connection begins with a proof of both ends (elastic.link.authentication) and is bound to one lease, so
-no message can be taken for one of another lease. States travel on connections of their own (elastic.link.bulk).
+no message can be taken for one of another lease. Checkpoints have connections of their own (elastic.link.bulk).
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ class ElasticSpec:
     """The user's `--elastic` options; `backend` is None if the script decides.
 
     `without` lists types of GPUs to avoid. `estimates` asks for an estimate of the speed, with `estimate_batch` samples
-    a worker, None for the default of the script's function. `resume` is the id of the trainer from whose saved state
+    a worker, None for the default of the script's function. `resume` is the id of the trainer from whose checkpoint
     this one resumes: usually a job's number, optionally followed by @CLUSTER. `state_path` is the folder on a shared
-    file system that holds large states, `container` the image that the workers run in, and `progress` the regular
+    file system that holds large checkpoints, `container` the image that the workers run in, and `progress` the regular
     expression that reads their steps from their output. `share` is the part of a node that is asked for if nodes can be
     shared. `save_share` is the share of the time that saves may take if bftd chooses when to save, None if bftd chooses
     the share too.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
-from elastic.base.errors import StateError, UsageError
+from elastic.base.errors import CheckpointError, UsageError
 from elastic.checkpoint import distributed
 from elastic.script import ranks, resizing
 from elastic.worker import driver_link as _session
@@ -53,24 +53,26 @@ def load(into: Any | None = None) -> Any | None:
 
     With `into`, a state of the form that `save` takes, the saved tensors are read into the tensors of `into`, sharded
     as those are, and the returned state holds them; everything else in it (numbers, lists) is as it was saved. Every
-    worker calls this: with `into` after `init_process_group`, without it before or after. Raises StateError if a saved
-    state exists but cannot be read or belongs to another model: training does not silently start from scratch.
+    worker calls this: with `into` after `init_process_group`, without it before or after. Raises CheckpointError if a
+    checkpoint exists but cannot be read or belongs to another model: training does not silently start from scratch.
     """
-    fetched = _session.current().fetch_state()
-    if fetched.generations:
-        loaded = distributed.load(fetched, into)
+    download = _session.current().download_checkpoint()
+    if download.versions:
+        loaded = distributed.load(download, into)
         if loaded is None:
             return None
         _progress.step, _progress.samples = loaded.step, loaded.samples
         resizing.began_with(loaded.size, _rank_and_size()[1])
         return loaded.state
-    if fetched.file is None:
+    if download.file is None:
         return None
     from elastic.checkpoint import snapshot  # imports torch, which a script outside bftd may not need
 
-    envelope = snapshot.read(fetched.file)
+    envelope = snapshot.read(download.file)
     if "state" not in envelope:
-        raise StateError("the saved state is a Horovod script's; submit that one, or submit this one without resume=")
+        raise CheckpointError(
+            "the checkpoint is a Horovod script's; submit that one, or submit this one without resume="
+        )
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     _session.current().goes_on(envelope)
@@ -127,7 +129,7 @@ def save(state: Any) -> None:
     """Keeps `state` (anything that torch.save takes) safe from the loss of every node; call it on every worker.
 
     If the state is replicated, rank 0's is kept; all workers write a sharded state, and any state of a job with
-    `state=PATH`. It is copied before this returns, in about the time of one copy in memory, and is sent in the
+    `state=PATH`. It is copied before this returns, in about the time of one copy in memory, and uploaded in the
     background. A view in a replicated state is kept with the whole tensor that it views, as torch.save does. While bftd
     resizes the trainer this call does not return: the worker is started again on the new nodes, and `load` returns this
     state.
@@ -154,26 +156,26 @@ def _save(state: Any, beside: Beside | None, session: _session.DriverLink) -> No
 
     step, samples = _progress.step, _progress.samples
     envelope = {"step": step, "samples": samples, "size": size, "state": state, **session.about()}
-    saved = PendingCheckpoint(step, samples, functools.partial(snapshot.write, envelope))
+    pending = PendingCheckpoint(step, samples, functools.partial(snapshot.write, envelope))
     if beside is not None:
-        saved = replace(saved, first=functools.partial(beside.put, beside.content), kept=beside.kept)
+        pending = replace(pending, first=functools.partial(beside.put, beside.content), kept=beside.kept)
     if session.pause_requested.is_set():
         # Nothing changes the state any more: this worker rests until it is ended.
-        session.commit(saved)
+        session.commit(pending)
         session.rest()
     taken = snapshot.StateCopy(envelope if beside is None else beside.content)
     if beside is None:
-        saved = replace(saved, write=taken.write)
+        pending = replace(pending, write=taken.write)
     else:  # the envelope holds only names and numbers, which do not change
-        saved = replace(saved, first=functools.partial(taken.use, beside.put))
-    session.commit(replace(saved, release=taken.release))
+        pending = replace(pending, first=functools.partial(taken.use, beside.put))
+    session.commit(replace(pending, release=taken.release))
     taken.copy()
-    session.ship_soon()
+    session.upload_soon()
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Content that a state refers to: Saved's `first` calls `put` with `content` or a copy; its `kept` is `kept`."""
+    """Content that a state refers to: `PendingCheckpoint.first` puts it, or a copy, by `put`; `kept` is its `kept`."""
 
     content: Any
     put: Callable[[Any], dict[str, Any]]
@@ -189,7 +191,7 @@ def run_id() -> str:
 
 
 def restarts() -> int:
-    """Returns how often the run has resumed from a saved state, 0 in its first start; call it after `load`."""
+    """Returns how often the run has resumed from a checkpoint, 0 in its first start; call it after `load`."""
     return _session.current().restarts
 
 

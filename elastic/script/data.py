@@ -204,7 +204,7 @@ class Batches:
     def _at(self) -> int:
         """Return the training's step, unless a loader was told another one to begin at.
 
-        Raises UsageError if the training or the loaded state has other batches, or is beyond the last of these.
+        Raises UsageError if the training or the loaded checkpoint has other batches, or is beyond the last of these.
         """
         if self._begin is not None:
             return self._begin
@@ -212,8 +212,8 @@ class Batches:
         if now.plan is None:
             if differs := _difference(self.plan, now.saved_plan or {}):
                 raise UsageError(
-                    f"elastic.batches: the saved state is of a training with other batches ({differs}): its step is at "
-                    "other samples here; give what it was given, or begin anew without the state"
+                    f"elastic.batches: the checkpoint is of a training with other batches ({differs}): its step is at "
+                    "other samples here; give what it was given, or begin anew without the checkpoint"
                 )
             now.plan = self.plan
             if self._counted is not None and now.total_steps is None:  # the script's own number takes precedence
@@ -234,7 +234,7 @@ class Batches:
 
     @property
     def plan(self) -> dict[str, int]:
-        """The settings that decide the samples of a step, by the names of the options; saved with each state."""
+        """The settings that decide the samples of a step, by the names of the options; saved with each checkpoint."""
         return {
             "length": self._length,
             "global_batch": self._global_batch,

@@ -32,7 +32,7 @@ def on_resize(hook: Hook) -> Hook:
 
 
 def began_with(before: object, now: int) -> None:
-    """Note that this process resumes from a state saved by `before` workers; None if the state does not say."""
+    """Note that this process resumes from a checkpoint saved by `before` workers; None if it does not say."""
     global _before, _now
     _before, _now = before if isinstance(before, int) else None, now
 

@@ -1,4 +1,4 @@
-"""The user's saved states side by side: their names, and how long each is kept."""
+"""The user's checkpoints side by side: their names, and how long each is kept."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from elastic.store import manifest, shards
 from elastic.store import writer_lock as owners
 from elastic.store.error_latch import text_of
 from elastic.store.file_names import CheckpointFile, contents
-from elastic.store.folder import Place, StateError, UnsafeFolderError, open_root
+from elastic.store.folder import Place, StoreError, UnsafeFolderError, open_root
 from elastic.store.manifest import StoredVersion
 from elastic.store.writer_lock import InUseError, OwnerNote
 
 KEEP_STATE_S = 86400.0
-"""The state of a trainer that has ended well is often wanted once more: a day to notice."""
+"""The checkpoint of a trainer that has ended well is often wanted once more: a day to notice."""
 
 _WHEN = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"([A-Za-z0-9][\w.-]*?)(?:@([\w.-]+?))?(?:\.(ended-until|earlier)-(\d{8}T\d{6}Z))?", re.ASCII)
 _REMOVING = ".removing-"
 _OWN = {owners.LOCK, owners.NOTE, "script", shards.INNER, shards.NOTE}
-"""The files and folders that a driver puts in a trainer's folder beside states and uploads."""
+"""The files and folders that a driver puts in a trainer's folder beside checkpoints and uploads."""
 
 _LATER = (errno.ENOENT, errno.ENOTEMPTY, errno.EBUSY)
 """Another process removes the same, or a file server keeps an open file, such as a lock, under another name."""
@@ -84,9 +84,10 @@ class Name:
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder; `newest` is None if it holds no whole state, `problem` says why it could not be read.
+    """One folder; `newest` is None if it holds no whole checkpoint, `problem` says why it could not be read.
 
-    `home` is the folder of the files of states by path, "" if there are none; `aside` counts broken states.
+    `home` is the folder of the files of a distributed checkpoint, "" if there is none; `aside` counts broken
+    checkpoints.
     """
 
     name: Name
@@ -110,16 +111,16 @@ class Entry:
 
 
 def root_of(environ: Mapping[str, str]) -> Path:
-    """Returns the folder of all the user's states: $BFT_STATE_DIR, or below $XDG_STATE_HOME or the home.
+    """Returns the folder of all the user's checkpoints: $BFT_STATE_DIR, or below $XDG_STATE_HOME or the home.
 
     A relative $XDG_STATE_HOME is ignored (XDG Base Directory Specification). Raises UsageError if HOME is not set.
     """
     given = environ.get("BFT_STATE_DIR")
     if given:
         return Path(given)
-    states = environ.get("XDG_STATE_HOME", "")
-    if states.startswith("/"):
-        return Path(states) / "bft"
+    xdg = environ.get("XDG_STATE_HOME", "")
+    if xdg.startswith("/"):
+        return Path(xdg) / "bft"
     home = environ.get("HOME") or os.path.expanduser("~")
     if not home.startswith("/"):
         raise UsageError("HOME is not set; set BFT_STATE_DIR to a folder of your own that the pool's nodes can read")
@@ -127,7 +128,7 @@ def root_of(environ: Mapping[str, str]) -> Path:
 
 
 def keep_state_s(environ: Mapping[str, str]) -> float:
-    """Returns the seconds that the state of a trainer that ended well is kept: $BFT_KEEP_STATE_S; raises UsageError."""
+    """Returns the seconds that checkpoints of what ended well are kept: $BFT_KEEP_STATE_S; raises UsageError."""
     text = environ.get("BFT_KEEP_STATE_S", "")
     try:
         seconds = float(text) if text else KEEP_STATE_S
@@ -139,7 +140,7 @@ def keep_state_s(environ: Mapping[str, str]) -> float:
 
 
 def entries(root: Path) -> list[Entry]:
-    """Lists the trainers' folders by name; raises StateError, or UnsafeFolderError, if they cannot be read."""
+    """Lists the trainers' folders by name; raises StoreError, or UnsafeFolderError, if they cannot be read."""
     try:
         folder = open_root(root)
     except FileNotFoundError:
@@ -164,23 +165,25 @@ def _is_file(folder: int, name: str) -> bool:
         return False
 
 
-def _unreadable(root: Path, error: OSError) -> StateError:
-    return StateError(f"cannot read {root}: {text_of(error)}; mend that, or set BFT_STATE_DIR to where your states are")
+def _unreadable(root: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot read {root}: {text_of(error)}; mend that, or set BFT_STATE_DIR to where your checkpoints are"
+    )
 
 
 def _entry(root: Path, name: Name) -> Entry | None:
-    """Returns a folder's entry; None if the user's folder is no trainer's: states may lie in their home."""
+    """Returns a folder's entry; None if the user's folder is no trainer's: checkpoints may lie in their home."""
     try:
         with Place(root / str(name)).opened(close=False) as folder:
-            found, owner, by_path = contents(folder), _owner(folder), manifest.manifests(folder)
-            any_ = found.states or found.broken or found.aside or by_path.kept
+            found, owner, distributed = contents(folder), _owner(folder), manifest.manifests(folder)
+            any_ = found.checkpoints or found.broken or found.aside or distributed.kept
             if not (any_ or _is_made(name, set(os.listdir(folder)))):
                 return None
             newest = newest_of(folder)
             changed_s = (os.stat(newest.name, dir_fd=folder) if newest else os.fstat(folder)).st_mtime
-            size_bytes = sum(saved.size_bytes for saved in found.states)
-            size_bytes += sum(one.size_bytes for one in (*by_path.kept, *by_path.aside))
-            home = str(shards.home_of(folder, root / str(name)).path) if by_path.kept or by_path.aside else ""
+            size_bytes = sum(checkpoint.size_bytes for checkpoint in found.checkpoints)
+            size_bytes += sum(one.size_bytes for one in (*distributed.kept, *distributed.aside))
+            home = str(shards.home_of(folder, root / str(name)).path) if distributed.kept or distributed.aside else ""
             aside = len(found.aside) + len(found.broken)
             return Entry(name, owner, newest, size_bytes, changed_s, is_running(folder), home=home, aside=aside)
     except (*_FAILURES, ValueError) as error:
@@ -188,9 +191,9 @@ def _entry(root: Path, name: Name) -> Entry | None:
 
 
 def newest_of(folder: int) -> CheckpointFile | StoredVersion | None:
-    """Returns the newest whole state of an open folder, of either kind; raises OSError."""
+    """Returns the newest whole checkpoint of an open folder, of either kind; raises OSError."""
     both = (contents(folder).newest, manifest.manifests(folder).newest)
-    # Of two states of one step, that by path: it is the kind that its script saves now.
+    # Of two checkpoints of one step, the distributed one: it is the kind that its script saves now.
     return max((one for one in both if one), key=lambda one: (one.step, isinstance(one, StoredVersion)), default=None)
 
 
@@ -203,7 +206,7 @@ def _is_made(name: Name, inside: set[str]) -> bool:
 def _owner(folder: int) -> OwnerNote:
     try:
         return owners.read_owner(folder)
-    except ValueError:  # torn: it hides no state
+    except ValueError:  # torn: it hides no checkpoint
         return OwnerNote()
 
 
@@ -221,7 +224,7 @@ def is_running(folder: int) -> bool:
 
 
 def remove(root: Path, entry: Entry, *, force: bool = False) -> str:
-    """Removes a folder whose trainer does not run; raises UsageError, or StateError if only a part could be removed.
+    """Removes a folder whose trainer does not run; raises UsageError, or StoreError if only a part could be removed.
 
     Returns the folder of files that are left, on a file system that this host does not see; "" if there are none.
 
@@ -242,7 +245,7 @@ def remove(root: Path, entry: Entry, *, force: bool = False) -> str:
     except InUseError:
         raise UsageError(f"{entry.name} is running: end it first, with scancel") from None
     except _FAILURES as error:
-        raise StateError(f"cannot remove {root / str(entry.name)}: {text_of(error)}") from None
+        raise StoreError(f"cannot remove {root / str(entry.name)}: {text_of(error)}") from None
     finally:
         if lock is not None:
             os.close(lock)
@@ -265,7 +268,7 @@ def _take_away(root: Path, name: str) -> str:
 
 
 def _remove_doomed(root: Path, folder: int, name: str) -> str:
-    """Removes a trainer's folder, but first its generations, which only the folder leads to."""
+    """Removes a trainer's folder, but first its checkpoint versions, which only the folder leads to."""
     with Place(root / name).opened() as doomed:
         home = shards.home_of(doomed, root / name)
     gone = shards.remove_home(home)
@@ -274,7 +277,7 @@ def _remove_doomed(root: Path, folder: int, name: str) -> str:
 
 
 def sweep(root: Path, now_s: float) -> list[Entry]:
-    """Removes states whose time is over, and leftovers of interrupted removals; returns the entries of the former.
+    """Removes checkpoints whose time is over, and leftovers of interrupted removals; returns the entries of the former.
 
     Failed removals are tried again the next time.
     """
@@ -283,7 +286,7 @@ def sweep(root: Path, now_s: float) -> list[Entry]:
         if entry.name.mark == "ended-until" and entry.name.at_s <= now_s:
             try:
                 remove(root, entry, force=True)
-            except (StateError, UsageError):
+            except (StoreError, UsageError):
                 continue
             gone.append(entry)
     _sweep_removals(root)
@@ -307,7 +310,7 @@ def _sweep_removals(root: Path) -> None:
 
 
 def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
-    """Renames the folder of a trainer that ended well, to keep its state for a time; returns None if nothing is kept.
+    """Renames the folder of a trainer that ended well, to keep its checkpoint a while; returns None if nothing is kept.
 
     Called by the folder's owner, who has its lock. Raises OSError.
     """
@@ -330,7 +333,7 @@ def put_away(root: Path, name: Name, keep_s: float) -> Name | None:
 
 
 def _keep_alone(home: shards.Home, newest: StoredVersion) -> None:
-    """Removes all generations but one; if this host does not see them, they stay."""
+    """Removes all checkpoint versions but one; if this host does not see them, they stay."""
     with contextlib.suppress(*_FAILURES), home.opened() as folder:
         for other in shards.leftovers(folder, but={newest.folder}):
             shards.remove(folder, other)
@@ -340,7 +343,7 @@ def drop_if_empty(root: Path, name: Name) -> bool:
     """Removes the folder of a trainer that has saved nothing; returns whether it did. Raises OSError."""
     with Place(root / str(name)).opened() as folder:
         found = contents(folder)
-        some = found.states or found.broken or found.aside or manifest.manifests(folder).kept
+        some = found.checkpoints or found.broken or found.aside or manifest.manifests(folder).kept
         if some or not set(os.listdir(folder)) <= _OWN | set(found.parts):
             return False
     _take_away(root, str(name))
@@ -348,7 +351,7 @@ def drop_if_empty(root: Path, name: Name) -> bool:
 
 
 def set_earlier_aside(root: Path, name: Name) -> Name:
-    """Renames the state of an earlier trainer with this id so that its name says so; raises OSError."""
+    """Renames the checkpoint of an earlier trainer with this id so that its name says so; raises OSError."""
     return _renamed(root, name, lambda tried: name.marked("earlier", time.time() + tried))
 
 

@@ -1,6 +1,6 @@
-"""Completeness of generations: puts together the ranks' reports of their shards. Pure.
+"""Completeness of checkpoint versions: puts together the ranks' reports of their shards. Pure.
 
-A generation is complete when each of its ranks has reported its files once, all with the same step, samples, number of
+A version is complete when each of its ranks has reported its files once, all with the same step, samples, number of
 ranks and folder, and rank 0's files include DCP's `.metadata`. It can no longer be completed once a rank could not
 write or has contradicted the others, or when too few workers are left to report the rest. A name is used once.
 """
@@ -20,25 +20,25 @@ _OPEN_MOST = 8
 """Workers save one at a time; a worker that opens more is faulty, and must not fill the driver's memory."""
 
 _OVER_MOST = 256
-"""The number of ended generations whose names are remembered: a late report does not open one again."""
+"""The number of ended versions whose names are remembered: a late report does not open one again."""
 
 _SIZE_MOST = 1 << 20
 
 
 @dataclass(frozen=True)
 class RankReport:
-    """One rank's report of its part of a generation."""
+    """One rank's report of its part of a checkpoint version."""
 
-    generation: CheckpointVersion
+    version: CheckpointVersion
     rank: int
 
     @classmethod
     def parse(cls, message: Mapping[str, Any], home: str) -> RankReport:
-        """Reads a `shards` message of a trainer whose generations are in `home`; raises ValueError with one line."""
+        """Reads a `shards` message of a trainer whose versions are in `home`; raises ValueError with one line."""
         name = message.get("name")
         found = FOLDER.fullmatch(name) if isinstance(name, str) else None
         if found is None:
-            raise ValueError(f"{str(name)[:200]!r} is no name of a generation")
+            raise ValueError(f"{str(name)[:200]!r} is no name of a checkpoint version")
         numbers = [message.get(key) for key in ("step", "samples", "rank", "size")]
         if not all(type(number) is int and 0 <= number < 10**18 for number in numbers):
             raise ValueError(f"{name}: step, samples, rank and size are whole numbers")
@@ -58,7 +58,7 @@ class RankReport:
 
 @dataclass
 class _Open:
-    """A generation that is being reported; ranks have to agree on `shape`, None while they only reported failures."""
+    """A version that is being reported; ranks have to agree on `shape`, None while they only reported failures."""
 
     shape: CheckpointVersion | None = None
     ranks: dict[int, tuple[VersionFile, ...]] = field(default_factory=dict)
@@ -69,12 +69,12 @@ class _Open:
 
     def objection(self, worker: Hashable, told: RankReport) -> str:
         """Returns why a rank's part contradicts the others, "" if it does not."""
-        if self.shape is not None and self.shape != replace(told.generation, shards=()):
+        if self.shape is not None and self.shape != replace(told.version, shards=()):
             return "its ranks tell of different steps, samples or numbers of ranks"
         if worker in self.told or told.rank in self.ranks:
             return f"rank {told.rank} is told of twice, or by a worker that is another rank"
         known = {shard.file for shards in self.ranks.values() for shard in shards}
-        if both := known & {shard.file for shard in told.generation.shards}:
+        if both := known & {shard.file for shard in told.version.shards}:
             return f"two ranks tell of {min(both)}"
         return ""
 
@@ -85,7 +85,7 @@ class _Open:
 
 @dataclass(frozen=True)
 class Over:
-    """A generation that has ended: `complete` is the generation, None if its files are to be removed.
+    """A version that has ended: `complete` is the version, None if its files are to be removed.
 
     `told` are the workers that had a part in it; `why` is the fault in their reports, "" for none.
     """
@@ -97,42 +97,42 @@ class Over:
 
 
 class Completeness:
-    """One trainer's generations; workers may be any distinguishable objects."""
+    """One trainer's checkpoint versions; workers may be any distinguishable objects."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[str, _Open] = OrderedDict()
         self._over: OrderedDict[str, None] = OrderedDict()
 
     def heard(self, worker: Hashable, told: RankReport) -> Over | None:
-        """Takes one rank's part; returns the generation once it has ended.
+        """Takes one rank's part; returns the version once it has ended.
 
-        Raises ValueError for a generation that has ended already, and for one more than _OPEN_MOST.
+        Raises ValueError for a version that has ended already, and for one more than _OPEN_MOST.
         """
-        name = told.generation.name
+        name = told.version.name
         one = self._opened(name)
         if why := one.objection(worker, told):
             one.failed = True
             one.told[worker] = None
             return self._ended(name, f"{name}: {why}")
-        one.shape = replace(told.generation, shards=())
+        one.shape = replace(told.version, shards=())
         one.told[worker] = None
-        one.ranks[told.rank] = told.generation.shards
+        one.ranks[told.rank] = told.version.shards
         return self._ended(name) if one.all_said else None
 
     def unwritten(self, worker: Hashable, name: object) -> Over | None:
-        """Notes that a rank could not write its part; returns the generation once nobody writes it any more.
+        """Notes that a rank could not write its part; returns the version once nobody writes it any more.
 
-        Raises ValueError as `heard` does, and for a name that is no generation's.
+        Raises ValueError as `heard` does, and for a name that is no version's.
         """
         if not isinstance(name, str) or not FOLDER.fullmatch(name):
-            raise ValueError(f"{str(name)[:200]!r} is no name of a generation")
+            raise ValueError(f"{str(name)[:200]!r} is no name of a checkpoint version")
         one = self._opened(name)
         one.failed = True
         one.told[worker] = None
         return self._ended(name) if one.all_said else None
 
     def gone(self, present: Collection[Hashable]) -> list[Over]:
-        """Notes that a worker has gone; returns the generations that the `present` workers can no longer complete."""
+        """Notes that a worker has gone; returns the versions that the `present` workers can no longer complete."""
         there = set(present)
         doomed = []
         for name, one in self._open.items():
@@ -142,13 +142,13 @@ class Completeness:
         return [self._ended(name) for name in doomed]
 
     def superseded(self, step: int) -> list[Over]:
-        """Ends and returns the generations of lower steps, which need no completion as one of `step` is complete."""
+        """Ends and returns the versions of lower steps, which need no completion as one of `step` is complete."""
         older = [name for name in self._open if int(name.split("-")[1]) < step]
         return [self._ended(name) for name in older]
 
     @property
     def names(self) -> frozenset[str]:
-        """The generations that are being reported."""
+        """The versions that are being reported."""
         return frozenset(self._open)
 
     def _opened(self, name: str) -> _Open:
@@ -156,7 +156,7 @@ class Completeness:
             raise ValueError(f"{name} has come to its end already")
         if name not in self._open:
             if len(self._open) >= _OPEN_MOST:
-                raise ValueError(f"{name}: {_OPEN_MOST} generations are being written already")
+                raise ValueError(f"{name}: {_OPEN_MOST} checkpoint versions are being written already")
             self._open[name] = _Open()
         return self._open[name]
 

@@ -1,4 +1,4 @@
-"""The contents of a trainer's folder: whole states, each described by its name, and files that are not whole."""
+"""The contents of a trainer's folder: whole checkpoints, each described by its name, and files that are not whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ASIDE = "set-aside-"
 
 @dataclass(frozen=True, order=True)
 class CheckpointFile:
-    """A whole state, described by its file's name: a separate note could be lost or torn.
+    """A whole checkpoint, described by its file's name: a separate note could be lost or torn.
 
     `digest` is the SHA-256 of its content; "" for one that a release before this one has saved.
     """
@@ -26,7 +26,7 @@ class CheckpointFile:
 
     @classmethod
     def parse(cls, name: str) -> CheckpointFile | None:
-        """Returns the state of a file of this name, None for a file that is no state."""
+        """Returns the checkpoint of a file of this name, None for a file that is no checkpoint."""
         found = _NAME.fullmatch(name)
         return cls(int(found[1]), int(found[2]), int(found[3]), found[4] or "") if found else None
 
@@ -39,42 +39,44 @@ class CheckpointFile:
 
 @dataclass(frozen=True)
 class Contents:
-    """The whole states of a folder, the newest last; the names of broken states, of uploads, and of those set aside."""
+    """The whole checkpoints of a folder, the newest last; the names of broken ones, of uploads, of those set aside."""
 
-    states: tuple[CheckpointFile, ...]
+    checkpoints: tuple[CheckpointFile, ...]
     broken: tuple[str, ...]
     parts: tuple[str, ...]
     aside: tuple[str, ...]
 
     @property
     def newest(self) -> CheckpointFile | None:
-        """The state of the highest step."""
-        return self.states[-1] if self.states else None
+        """The checkpoint of the highest step."""
+        return self.checkpoints[-1] if self.checkpoints else None
 
 
 def contents(folder: int) -> Contents:
     """Lists an open folder; raises OSError."""
-    states: list[tuple[int, int, CheckpointFile]] = []
+    checkpoints: list[tuple[int, int, CheckpointFile]] = []
     broken, parts, aside = [], [], []
     for name in os.listdir(folder):
         if name.endswith(files.PART):
             parts.append(name)
         elif name.startswith(_ASIDE):
             aside.append(name)
-        elif saved := CheckpointFile.parse(name):
+        elif checkpoint := CheckpointFile.parse(name):
             try:
                 there = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            except FileNotFoundError:  # a newer state has just replaced it
+            except FileNotFoundError:  # a newer checkpoint has just replaced it
                 continue
-            if there.st_size == saved.size_bytes and saved.name == name:
-                states.append((saved.step, there.st_mtime_ns, saved))
+            if there.st_size == checkpoint.size_bytes and checkpoint.name == name:
+                checkpoints.append((checkpoint.step, there.st_mtime_ns, checkpoint))
             else:
                 broken.append(name)
-    return Contents(tuple(saved for *_, saved in sorted(states)), tuple(broken), tuple(parts), tuple(aside))
+    return Contents(
+        tuple(checkpoint for *_, checkpoint in sorted(checkpoints)), tuple(broken), tuple(parts), tuple(aside)
+    )
 
 
 def set_aside(folder: int, name: str) -> str:
-    """Renames a state that is not whole so that its name says so; returns the new name. Raises OSError."""
+    """Renames a checkpoint that is not whole so that its name says so; returns the new name. Raises OSError."""
     new = f"{_ASIDE}{name}"
     os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
     return new

@@ -1,7 +1,7 @@
-"""Opening the folders of saved states by descriptor, level by level: nobody can put another folder in their place.
+"""Opening the folders of checkpoints by descriptor, level by level: nobody can put another folder in their place.
 
-A state is unpickled and a script is run from there as the user. So each level of the path belongs to root or to the
-user, nobody else can write in it, and operations in a folder are relative to its descriptor.
+A checkpoint is unpickled and a script is run from there as the user. So each level of the path belongs to root or to
+the user, nobody else can write in it, and operations in a folder are relative to its descriptor.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _ELSEWHERE = f"or {_SET}"
 _SET_PATH = "give a folder of your own in state=, below which nobody else can rename or replace one"
 
 
-class StateError(ElasticError):
-    """A saved state, or its folder, cannot be read or written."""
+class StoreError(ElasticError):
+    """A checkpoint, or its folder, cannot be read or written."""
 
 
 class UnsafeFolderError(UsageError):
-    """Another user could change what is in a folder of saved states."""
+    """Another user could change what is in a folder of checkpoints."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of one trainer's state, opened anew for each use: a file server may come back as another one.
+    """The folder of one trainer's checkpoints, opened anew for each use: a file server may come back as another one.
 
     `shared`: its parent folder need not be the user's own, as long as nobody else can put another in its place.
     """
@@ -68,12 +68,12 @@ class Place:
 
 
 def open_root(path: Path, *, make: bool = False, shared: bool = False) -> int:
-    """Opens the folder that holds the folders of all the user's states; `shared` as in Place.
+    """Opens the folder that holds the folders of all the user's checkpoints; `shared` as in Place.
 
     Raises UnsafeFolderError if another user could change its contents, OSError if it cannot be opened.
     """
     if not path.is_absolute():
-        raise UsageError(f"BFT_STATE_DIR={path}: give an absolute path, for example BFT_STATE_DIR=$HOME/states")
+        raise UsageError(f"BFT_STATE_DIR={path}: give an absolute path, for example BFT_STATE_DIR=$HOME/checkpoints")
     advice = _SET_PATH if shared else _SET
     fd, left, links = os.open("/", _PASS), deque(path.parts[1:]), 0
     try:

@@ -1,7 +1,7 @@
-"""Manifests: the driver's records of states that workers have written by path, one small file a generation.
+"""Manifests: the driver's records of distributed checkpoints, one small file a version.
 
-A *generation* is one checkpoint of all ranks in a folder of its own. Its manifest is written once all of it is on the
-disk, in the trainer's own folder of states: a generation without a manifest counts for nothing.
+A *checkpoint version* is one checkpoint of all ranks in a folder of its own. Its manifest is written once all of it is
+on the disk, in the trainer's own checkpoint folder: a version without a manifest counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from elastic.store import files
 
 KEPT = 2
-"""The number of generations that are kept: should a shard of the newest be lost, the one before is there."""
+"""The number of versions that are kept: should a shard of the newest be lost, the one before is there."""
 
 FOLDER = re.compile(r"step-(\d{12,18})-([0-9a-f]{16})", re.ASCII)
-"""The name of a generation, and of its folder."""
+"""The name of a checkpoint version, and of its folder."""
 
 FILE = re.compile(r"(?!\.{1,2}$)[\w.+-]{1,200}", re.ASCII)
 """The name of a shard's file, which cannot lead to another folder."""
@@ -33,7 +33,7 @@ _MOST_BYTES = 1 << 28
 
 @dataclass(frozen=True, order=True)
 class StoredVersion:
-    """A generation by the name of its manifest; `size_bytes` is the size of all its files together."""
+    """A checkpoint version by the name of its manifest; `size_bytes` is the size of all its files together."""
 
     step: int
     samples: int
@@ -53,7 +53,7 @@ class StoredVersion:
 
 @dataclass(frozen=True)
 class VersionFile:
-    """One file of a generation, with its xxh3_128 digest in hexadecimal."""
+    """One file of a checkpoint version, with its xxh3_128 digest in hexadecimal."""
 
     file: str
     size_bytes: int
@@ -62,7 +62,7 @@ class VersionFile:
 
 @dataclass(frozen=True)
 class CheckpointVersion:
-    """A whole state by path.
+    """One version of a distributed checkpoint.
 
     `home` is the parent of its folder: an absolute path, or one relative to the manifest's folder. `size` is the number
     of ranks that have written it; `aside` says why it is no longer used, "" while it is.
@@ -78,7 +78,7 @@ class CheckpointVersion:
 
     @property
     def kept(self) -> StoredVersion:
-        """The generation as its manifest's name describes it."""
+        """The version as its manifest's name describes it."""
         return StoredVersion(self.step, self.samples, self.size_bytes, self.name.rpartition("-")[2])
 
     @property
@@ -100,7 +100,7 @@ class CheckpointVersion:
     @classmethod
     def from_json(cls, data: object) -> CheckpointVersion:
         """Reads a manifest; raises ValueError for any other object."""
-        wrong = "it is no manifest of a generation"
+        wrong = "it is no manifest of a checkpoint version"
         if not isinstance(data, dict) or not all(type(data.get(key)) is kind for key, kind in _FIELDS.items()):
             raise ValueError(wrong)
         found = cls(shards=shards_of(data.get("files")), **{key: data[key] for key in _FIELDS})
@@ -133,14 +133,14 @@ def shards_of(told: object) -> tuple[VersionFile, ...]:
 
 @dataclass(frozen=True)
 class Manifests:
-    """The generations of a trainer's folder, the newest last, and those that were set aside."""
+    """The checkpoint versions of a trainer's folder, the newest last, and those that were set aside."""
 
     kept: tuple[StoredVersion, ...] = ()
     aside: tuple[StoredVersion, ...] = ()
 
     @property
     def newest(self) -> StoredVersion | None:
-        """The generation of the highest step."""
+        """The version of the highest step."""
         return self.kept[-1] if self.kept else None
 
 
@@ -164,21 +164,21 @@ def manifests(folder: int) -> Manifests:
 
 
 def read(folder: int, kept: StoredVersion, *, aside: bool = False) -> CheckpointVersion:
-    """Reads a generation from its manifest; raises OSError, and ValueError for a file that is none."""
+    """Reads a version from its manifest; raises OSError, and ValueError for a file that is none."""
     with files.open_old(folder, f"{_ASIDE}{kept.name}" if aside else kept.name) as file:
         found = CheckpointVersion.from_json(json.loads(file.read(_MOST_BYTES)))
     if found.kept != kept:
-        raise ValueError("it is the manifest of another generation")
+        raise ValueError("it is the manifest of another checkpoint version")
     return found
 
 
-def write(folder: int, generation: CheckpointVersion) -> None:
+def write(folder: int, version: CheckpointVersion) -> None:
     """Writes a manifest to the disk, whole or not at all; raises OSError."""
-    files.write(folder, generation.kept.name, json.dumps(generation.to_json()).encode())
+    files.write(folder, version.kept.name, json.dumps(version.to_json()).encode())
 
 
 def set_aside(folder: int, kept: StoredVersion, why: str) -> None:
-    """Sets a generation aside: it is no longer used, and its files stay. Raises OSError."""
+    """Sets a version aside: it is no longer used, and its files stay. Raises OSError."""
     try:
         told = {**read(folder, kept).to_json(), "aside": why}
     except ValueError:
@@ -189,7 +189,7 @@ def set_aside(folder: int, kept: StoredVersion, why: str) -> None:
 
 
 def why_aside(folder: int, kept: StoredVersion) -> str:
-    """Returns why a generation was set aside, "" if that is not known."""
+    """Returns why a version was set aside, "" if that is not known."""
     try:
         with files.open_old(folder, f"{_ASIDE}{kept.name}") as file:
             note = json.loads(file.read(_MOST_BYTES))

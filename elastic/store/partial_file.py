@@ -1,4 +1,4 @@
-"""A state's file as it grows: a part without a state's name until it is whole and on the disk."""
+"""A checkpoint's file as it grows: a part without a checkpoint's name until it is whole and on the disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic.store.folder import Place, UnsafeFolderError
 
 
 class Upload:
-    """A file that grows as a worker's state arrives; its methods run in the store's threads, one at a time."""
+    """A file that grows as a worker's checkpoint arrives; its methods run in the store's threads, one at a time."""
 
     def __init__(self, place: Place) -> None:
         self._place = place

@@ -1,4 +1,4 @@
-"""The start of a trainer: a folder of its own, and the state of another job that it is to go on from."""
+"""The start of a trainer: a folder of its own, and the checkpoint of another job that it is to go on from."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from elastic.store import writer_lock as owners
 from elastic.store.catalogue import Entry, Name
 from elastic.store.error_latch import text_of
 from elastic.store.file_names import CheckpointFile
-from elastic.store.folder import Place, StateError, UnsafeFolderError
+from elastic.store.folder import Place, StoreError, UnsafeFolderError
 from elastic.store.writer_lock import InUseError
 
 _FORMER = ".bft"
-"""The former folder of states, below the one that a job was submitted from."""
+"""The former checkpoint folder, below the one that a job was submitted from."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """A trainer that starts: `id` is its own; a requeued job finds its own state, `resume` names another's.
+    """A trainer that starts: `id` is its own; a requeued job finds its own checkpoint, `resume` names another's.
 
     `state_path` is the folder of `state=`, None if none was given.
     """
@@ -49,9 +49,9 @@ class Beginning:
 
 
 def begin(root: Path, who: Beginning, cwd: Path, tell: Callable[[str], None]) -> Path:
-    """Makes the trainer's folder, with the state in it that it goes on from; returns its path.
+    """Makes the trainer's folder, with the checkpoint in it that it goes on from; returns its path.
 
-    Raises UsageError, with nothing changed, if that state is missing or cannot be used, and StateError.
+    Raises UsageError, with nothing changed, if that checkpoint is missing or cannot be used, and StoreError.
     """
     path = root / str(who.name)
     try:
@@ -67,8 +67,8 @@ def begin(root: Path, who: Beginning, cwd: Path, tell: Callable[[str], None]) ->
             if catalogue.newest_of(folder) is None and not _former(cwd, who.id, folder, tell) and who.resume:
                 _take_over(root, _source(root, who), folder, path, who.state_path, tell)
     except OSError as error:
-        raise StateError(
-            f"cannot use {path} for the saved state: {text_of(error)}; mend that, or set BFT_STATE_DIR to a folder of "
+        raise StoreError(
+            f"cannot use {path} for checkpoints: {text_of(error)}; mend that, or set BFT_STATE_DIR to a folder of "
             "your own that the pool's nodes can read"
         ) from None
     return path
@@ -77,14 +77,14 @@ def begin(root: Path, who: Beginning, cwd: Path, tell: Callable[[str], None]) ->
 def keep_script(path: Path, name: str, source: str) -> tuple[Path, str]:
     """Writes the script for the agents to read: Slurm's own copy is on the service node alone.
 
-    Returns its path and its SHA-256 in hexadecimal; raises StateError.
+    Returns its path and its SHA-256 in hexadecimal; raises StoreError.
     """
     inner, content = path / "script", source.encode(errors="surrogateescape")
     try:
         with Place(inner).opened(make=True) as folder:
             files.write(folder, name, content)
     except OSError as error:
-        raise StateError(f"cannot write the script to {inner}: {text_of(error)}; mend that") from None
+        raise StoreError(f"cannot write the script to {inner}: {text_of(error)}; mend that") from None
     return inner / name, hashlib.sha256(content).hexdigest()
 
 
@@ -106,10 +106,10 @@ def _set_earlier_aside(root: Path, name: Name, tell: Callable[[str], None]) -> N
         new = catalogue.set_earlier_aside(root, name)
     except FileNotFoundError:
         return
-    tell(f"an earlier job with this id has left a state: it is not used, and kept as {root / str(new)}")
+    tell(f"an earlier job with this id has left a checkpoint: it is not used, and kept as {root / str(new)}")
 
 
-# -- going on from another job's state ---
+# -- going on from another job's checkpoint ---
 
 
 def _source(root: Path, who: Beginning) -> Entry:
@@ -133,7 +133,7 @@ def _source(root: Path, who: Beginning) -> Entry:
 def _take_over(
     root: Path, source: Entry, folder: int, path: Path, state_path: str | None, tell: Callable[[str], None]
 ) -> None:
-    """Shares the newest state of `source`; if that is by path, also the one before it.
+    """Shares the newest checkpoint of `source`; of a distributed one also the version before it.
 
     The source's own files stay as they are; nobody writes or removes them meanwhile.
     """
@@ -144,29 +144,31 @@ def _take_over(
             lock = owners.lock(theirs)
             newest = catalogue.newest_of(theirs)
             if newest is None:
-                raise FileNotFoundError(2, f"the state of {source.name} has just been removed")
+                raise FileNotFoundError(2, f"the checkpoint of {source.name} has just been removed")
             if isinstance(newest, CheckpointFile):
                 files.share(theirs, newest.name, folder, newest.name)
             else:
                 home = shards.settled(folder, path, state_path)
                 if not shards.take_over(theirs, their_dir, newest, folder, home):
-                    note = "; its files are read where they are: keep it until this job has saved a state of its own"
+                    note = (
+                        "; its files are read where they are: keep it until this job has saved a checkpoint of its own"
+                    )
                 for older in manifest.manifests(theirs).kept:
                     if older != newest:  # in case a shard of the newest turns out to be lost
                         with contextlib.suppress(OSError, ValueError):
                             shards.take_over(theirs, their_dir, older, folder, home)
     except ValueError as error:
-        raise UsageError(f"resume={source.name.id}: its newest state cannot be read: {error}") from None
+        raise UsageError(f"resume={source.name.id}: its newest checkpoint cannot be read: {error}") from None
     except InUseError:
         raise UsageError(f"resume={source.name.id}: it is running; end it first, with scancel") from None
     finally:
         if lock is not None:
             os.close(lock)
-    tell(f"goes on from the state of {source.name}, of step {newest.step}{note}")
+    tell(f"goes on from the checkpoint of {source.name}, of step {newest.step}{note}")
 
 
 def _former(cwd: Path, id_: str, folder: int, tell: Callable[[str], None]) -> bool:
-    """Takes this job's state from a release before this one, if nobody else could have put it there."""
+    """Takes this job's checkpoint from a release before this one, if nobody else could have put it there."""
     path = cwd / _FORMER / id_
     try:
         if not (path / "state.pt").exists():
@@ -174,11 +176,11 @@ def _former(cwd: Path, id_: str, folder: int, tell: Callable[[str], None]) -> bo
         with Place(path).opened() as theirs:
             note = files.read_note(theirs, "state.json") or {}
             size_bytes = os.stat("state.pt", dir_fd=theirs, follow_symlinks=False).st_size
-            saved = CheckpointFile(int(note["step"]), int(note["samples"]), size_bytes)
-            files.share(theirs, "state.pt", folder, saved.name)
+            checkpoint = CheckpointFile(int(note["step"]), int(note["samples"]), size_bytes)
+            files.share(theirs, "state.pt", folder, checkpoint.name)
     except (OSError, UnsafeFolderError, ValueError, KeyError, TypeError) as error:
         why = "its note cannot be read" if isinstance(error, (ValueError, KeyError, TypeError)) else text_of(error)
         tell(f"{path}/state.pt is not used: {why}")
         return False
-    tell(f"goes on from {path}, of step {saved.step}")
+    tell(f"goes on from {path}, of step {checkpoint.step}")
     return True

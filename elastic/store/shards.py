@@ -1,4 +1,4 @@
-"""The folder of a trainer's generations: below `state=PATH`, or in the trainer's folder of states.
+"""The folder of a trainer's checkpoint versions: below `state=PATH`, or in the trainer's checkpoint folder.
 
 It is the trainer's own: below a PATH that several trainers share, each has a folder with a random name. Operations in
 it are relative to its descriptor, and no link is followed, so that nothing outside is ever changed.
@@ -20,11 +20,11 @@ from pathlib import Path
 
 from elastic.store import files, manifest
 from elastic.store.error_latch import text_of
-from elastic.store.folder import Place, StateError
+from elastic.store.folder import Place, StoreError
 from elastic.store.manifest import FOLDER, CheckpointVersion, StoredVersion
 
 INNER, NOTE = "shards", "shards.json"
-"""The folder of generations in a trainer's folder of states, and the note there that names the one below a PATH."""
+"""The folder of versions in a trainer's checkpoint folder, and the note there that names the one below a PATH."""
 
 LISTING = "manifest.json"
 """A copy of the manifest beside the shards, for workers whose list of files does not fit a message."""
@@ -35,13 +35,13 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class WrongShardError(StateError):
-    """A file of a generation is missing, or does not have the reported size."""
+class WrongShardError(StoreError):
+    """A file of a checkpoint version is missing, or does not have the reported size."""
 
 
 @dataclass(frozen=True)
 class Home:
-    """The folder of a trainer's generations; `outer` is one below a `state=PATH`, None if in the folder of states."""
+    """The folder of a trainer's versions; `outer` is one below a `state=PATH`, None if in the checkpoint folder."""
 
     state_dir: Path
     outer: Path | None = None
@@ -53,7 +53,7 @@ class Home:
 
     @property
     def told(self) -> str:
-        """The home as manifests name it: relative in the folder of states, which is renamed when training has ended."""
+        """The home as manifests name it: relative in the checkpoint folder, which is renamed when training ends."""
         return str(self.outer) if self.outer else INNER
 
     @contextmanager
@@ -69,7 +69,7 @@ class Home:
 
 
 def home_of(folder: int, state_dir: Path) -> Home:
-    """Returns the home of a trainer whose folder of states is open; raises OSError."""
+    """Returns the home of a trainer whose checkpoint folder is open; raises OSError."""
     try:
         note = files.read_note(folder, NOTE)
     except ValueError:  # torn by a file server: the next driver draws a new one
@@ -81,7 +81,7 @@ def home_of(folder: int, state_dir: Path) -> Home:
 
 
 def settled(folder: int, state_dir: Path, state_path: str | None) -> Home:
-    """Returns the home below `state_path`, chosen once, or in the folder of states if that is None; raises OSError."""
+    """Returns the home below `state_path`, chosen once, or in the checkpoint folder if that is None; raises OSError."""
     known = home_of(folder, state_dir)
     if state_path is None:
         return Home(state_dir)
@@ -93,27 +93,27 @@ def settled(folder: int, state_dir: Path, state_path: str | None) -> Home:
     return Home(state_dir, outer)
 
 
-# -- one generation ---
+# -- one checkpoint version ---
 
 
-def check(home: int, generation: CheckpointVersion) -> None:
-    """Checks that all files of a generation exist with the right sizes, and flushes their names to the disk.
+def check(home: int, version: CheckpointVersion) -> None:
+    """Checks that all files of a version exist with the right sizes, and flushes their names to the disk.
 
     Raises WrongShardError, and OSError if the folder cannot be read. Each file is opened: only then does the host ask a
     file server for the writes of others.
     """
-    folder = _opened(home, generation.name)
+    folder = _opened(home, version.name)
     try:
-        for shard in generation.shards:
+        for shard in version.shards:
             size_bytes = _size(folder, shard.file)
             if size_bytes != shard.size_bytes:
                 there = "is not there" if size_bytes is None else f"has {size_bytes} bytes, not {shard.size_bytes}"
-                raise WrongShardError(f"{generation.name}/{shard.file} {there}")
+                raise WrongShardError(f"{version.name}/{shard.file} {there}")
         with contextlib.suppress(OSError):  # some file servers cannot do this for a folder
             os.fsync(folder)
             os.fsync(home)
         with contextlib.suppress(OSError):  # a copy
-            files.write(folder, LISTING, json.dumps(generation.to_json()).encode())
+            files.write(folder, LISTING, json.dumps(version.to_json()).encode())
     finally:
         os.close(folder)
 
@@ -148,9 +148,9 @@ def free_bytes(home: int) -> int:
 
 
 def remove(home: int, name: str) -> None:
-    """Removes one generation's folder, if it is there; raises OSError, and ValueError for any other name."""
+    """Removes one checkpoint version's folder, if it is there; raises OSError, and ValueError for any other name."""
     if not FOLDER.fullmatch(name):
-        raise ValueError(f"{name!r} is no name of a generation")
+        raise ValueError(f"{name!r} is no name of a checkpoint version")
     try:
         found = os.stat(name, dir_fd=home, follow_symlinks=False)
     except FileNotFoundError:
@@ -162,17 +162,17 @@ def remove(home: int, name: str) -> None:
 
 
 def leftovers(home: int, but: Collection[str], below_step: int | None = None) -> list[str]:
-    """Returns the generations found there except `but`: those of steps below `below_step`, or all."""
+    """Returns the versions found there except `but`: those of steps below `below_step`, or all."""
     found = ((name, FOLDER.fullmatch(name)) for name in os.listdir(home))
-    # Leftovers of killed drivers and workers are below the newest; generations that are being written are above it.
+    # Leftovers of killed drivers and workers are below the newest; versions that are being written are above it.
     lower = (name for name, match in found if match and (below_step is None or int(match[1]) < below_step))
     return [name for name in lower if name not in but]
 
 
 def remove_home(home: Home) -> bool:
-    """Removes all generations of a trainer below a PATH, and their folder; returns whether it is gone. Raises OSError.
+    """Removes all versions of a trainer below a PATH, and their folder; returns whether it is gone. Raises OSError.
 
-    False if this host does not see the PATH. Generations in the trainer's folder of states are removed with that.
+    False if this host does not see the PATH. Versions in the trainer's checkpoint folder are removed with that.
     """
     if home.outer is None:
         return True
@@ -194,40 +194,40 @@ def remove_home(home: Home) -> bool:
 
 
 def take_over(theirs: int, their_dir: Path, kept: StoredVersion, ours: int, home: Home) -> bool:
-    """Makes another trainer's generation ours, too, by hard links to its files; raises OSError, ValueError.
+    """Makes another trainer's checkpoint version ours, too, by hard links to its files; raises OSError, ValueError.
 
     Returns whether that was possible: if not, it is read where it is, and theirs must stay until we have saved our own.
     """
-    generation = manifest.read(theirs, kept)
-    source = generation.path(their_dir)
+    version = manifest.read(theirs, kept)
+    source = version.path(their_dir)
     try:
         with home.opened(make=True) as folder:
-            _link(source, folder, generation)
+            _link(source, folder, version)
         told = home.told
     except OSError:
         told = str(source.parent)
-    manifest.write(ours, replace(generation, home=told))
+    manifest.write(ours, replace(version, home=told))
     return told == home.told
 
 
-def _link(source: Path, home: int, generation: CheckpointVersion) -> None:
+def _link(source: Path, home: int, version: CheckpointVersion) -> None:
     outer = Home(source.parent.parent, None if source.parent.name == INNER else source.parent)
     with outer.opened() as their_home:
-        theirs = os.open(generation.name, _OPEN, dir_fd=their_home)
+        theirs = os.open(version.name, _OPEN, dir_fd=their_home)
     try:
-        os.mkdir(generation.name, 0o700, dir_fd=home)
+        os.mkdir(version.name, 0o700, dir_fd=home)
         try:
-            ours = os.open(generation.name, _OPEN, dir_fd=home)
+            ours = os.open(version.name, _OPEN, dir_fd=home)
             try:
-                for shard in generation.shards:
+                for shard in version.shards:
                     os.link(shard.file, shard.file, src_dir_fd=theirs, dst_dir_fd=ours, follow_symlinks=False)
-                files.write(ours, LISTING, json.dumps(generation.to_json()).encode())
+                files.write(ours, LISTING, json.dumps(version.to_json()).encode())
                 os.fsync(ours)
             finally:
                 os.close(ours)
             os.fsync(home)
         except OSError:
-            remove(home, generation.name)
+            remove(home, version.name)
             raise
     finally:
         os.close(theirs)
@@ -257,4 +257,4 @@ def unprobe(home: int) -> None:
 
 def why_not(path: Path, error: BaseException) -> str:
     """Returns why a home cannot be used, and what to do."""
-    return f"state={path}: cannot be used for generations: {text_of(error)}; mend that, or give another folder"
+    return f"state={path}: cannot be used for checkpoints: {text_of(error)}; mend that, or give another folder"

@@ -1,7 +1,7 @@
-"""The trainer's saved state on disk: it resumes from this after it lost every node.
+"""The trainer's checkpoints on disk: it resumes from this after it lost every node.
 
-A file gets its name once it is whole and on the disk, and an older state is removed only after that. Nothing here runs
-in the driver's event loop, which answers give-backs: a file server may be slow, or hang.
+A file gets its name once it is whole and on the disk, and an older checkpoint is removed only after that. Nothing here
+runs in the driver's event loop, which answers give-backs: a file server may be slow, or hang.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from elastic.link.wire import Message
 from elastic.store import files
 from elastic.store.error_latch import ErrorLatch, text_of
 from elastic.store.file_names import CheckpointFile, Contents, contents, set_aside
-from elastic.store.folder import Place, StateError, UnsafeFolderError
+from elastic.store.folder import Place, StoreError, UnsafeFolderError
 from elastic.store.partial_file import Upload
 from elastic.store.writer_lock import FencedError, Ownership
 
@@ -36,18 +36,18 @@ _TRIES, _PAUSE_S = 3, 1.0
 _THREADS = 4
 
 _STREAMS = 32
-"""The threads that states pass through, in each direction; further transfers wait for a moment."""
+"""The threads that checkpoints pass through, in each direction; further transfers wait for a moment."""
 
 _UNREACHED = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.ENOBUFS)
 
 _FAILURES = (OSError, UnsafeFolderError)
 
 T = TypeVar("T")
-_Version = tuple[int, int, int]
+_Stamp = tuple[int, int, int]
 
 
-class _FailedError(StateError):
-    """The disk's own error, unlike one of the connection that a state comes by. `passing`: it may work again."""
+class _FailedError(StoreError):
+    """The disk's own error, unlike one of the connection that a checkpoint comes by. `passing`: it may work again."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(text_of(error))
@@ -58,12 +58,12 @@ class _AlteredError(_FailedError):
     """The file is not what was saved."""
 
     def __init__(self) -> None:
-        StateError.__init__(self, "it is not what was saved: it was altered on the disk; nothing else is used instead")
+        StoreError.__init__(self, "it is not what was saved: it was altered on the disk; nothing else is used instead")
         self.passing = False
 
 
-class NotStoredError(StateError):
-    """A state was not stored; the one before it is still there. `again`: whether it may be stored later."""
+class NotStoredError(StoreError):
+    """A checkpoint was not stored; the one before it is still there. `again`: whether it may be stored later."""
 
     def __init__(self, text: str, *, again: bool) -> None:
         super().__init__(text)
@@ -71,7 +71,7 @@ class NotStoredError(StateError):
 
 
 class Content(Protocol):
-    """A state as it arrives: `size_bytes` and `digest` (SHA-256) cover all of it once the last piece was read."""
+    """A checkpoint as it arrives: `size_bytes` and `digest` (SHA-256) cover all of it once the last piece was read."""
 
     @property
     def size_bytes(self) -> int:
@@ -86,10 +86,10 @@ class Content(Protocol):
 
 
 class CheckpointStore:
-    """The store of the state of the highest step; a half-received or older one never replaces it.
+    """The store of the checkpoint of the highest step; a half-received or older one never replaces it.
 
-    `step` and `samples` are the state's, -1 and 0 while there is none; `fenced`: another driver has taken over;
-    `receiving` is the number of states on their way.
+    `step` and `samples` are the checkpoint's, -1 and 0 while there is none; `fenced`: another driver has taken over;
+    `receiving` is the number of checkpoints on their way.
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class CheckpointStore:
         """Takes the folder over, and creates it if need be.
 
         `tell` gets messages for the user, `on_fenced` is called at most once; `title` is the trainer's name. Raises
-        UnsafeFolderError if another user could write in it, StateError if it cannot be read.
+        UnsafeFolderError if another user could write in it, StoreError if it cannot be read.
         """
         self._place = Place(path)
         self._tell = tell
         self._on_fenced = on_fenced
         self._owner = Ownership(title)
-        self._saving = ErrorLatch(tell, "states are saved again")
-        self._reading = ErrorLatch(tell, "the saved state can be read again")
+        self._saving = ErrorLatch(tell, "checkpoints are saved again")
+        self._reading = ErrorLatch(tell, "the checkpoint can be read again")
         self._threads = ThreadPoolExecutor(_THREADS, "bft-state")
         self._coming = ThreadPoolExecutor(_STREAMS, "bft-coming")
         self._going = ThreadPoolExecutor(_STREAMS, "bft-going")
@@ -117,7 +117,7 @@ class CheckpointStore:
         self._finding = threading.Lock()
         self._newest: CheckpointFile | None = None
         self._found: tuple[CheckpointFile, str] | None = None
-        self._failing: tuple[CheckpointFile, _Version, _FailedError, int] | None = None
+        self._failing: tuple[CheckpointFile, _Stamp, _FailedError, int] | None = None
         self.fenced = False
         self.receiving = 0
         try:
@@ -128,7 +128,7 @@ class CheckpointStore:
 
     @property
     def step(self) -> int:
-        """The step of the state, -1 while there is none."""
+        """The step of the checkpoint, -1 while there is none."""
         return self._newest.step if self._newest else -1
 
     @property
@@ -138,7 +138,7 @@ class CheckpointStore:
 
     @property
     def failing(self) -> bool:
-        """Whether the last state that came could not be stored."""
+        """Whether the last checkpoint that came could not be stored."""
         return self._saving.present
 
     def _begin(self) -> None:
@@ -150,20 +150,20 @@ class CheckpointStore:
                     break
             except OSError as error:
                 if error.errno not in _PASSING or not tries_left:
-                    raise StateError(
-                        f"cannot use {self._place.path} for the saved state: {text_of(error)}; mend that, or set "
+                    raise StoreError(
+                        f"cannot use {self._place.path} for checkpoints: {text_of(error)}; mend that, or set "
                         "BFT_STATE_DIR to a folder of your own that the pool's nodes can read"
                     ) from None
                 time.sleep(_PAUSE_S)
         self._newest = found.newest
 
     def _tidied(self, folder: int) -> Contents:
-        """Returns the folder's contents; removes parts and sets broken states aside if no other driver can write."""
+        """Returns the folder's contents; removes parts and sets broken files aside if no other driver can write."""
         found = contents(folder)
-        if found.broken and not found.states:
-            raise StateError(
-                f"the only state in {self._place.path}, {found.broken[-1]}, is not whole: it is left as it is, and no "
-                "training begins anew in its place; submit the job once more for that"
+        if found.broken and not found.checkpoints:
+            raise StoreError(
+                f"the only checkpoint in {self._place.path}, {found.broken[-1]}, is not whole: it is left as it is, "
+                "and no training begins anew in its place; submit the job once more for that"
             )
         if self._owner.alone:
             for part in found.parts:
@@ -172,23 +172,23 @@ class CheckpointStore:
                 self._tell(f"{name} is not whole: it is not used, and kept as {set_aside(folder, name)}")
         return found
 
-    # -- a worker's state comes ---
+    # -- a worker's checkpoint comes ---
 
     async def receive(self, content: Content, step: int, samples: int) -> bool:
-        """Receives a state to its end, in a thread; returns whether it is the newest now.
+        """Receives a checkpoint to its end, in a thread; returns whether it is the newest now.
 
         Raises WireError when it is cut short or altered, and NotStoredError, maybe before its end, when it cannot be
         stored.
         """
         if CheckpointFile.parse(CheckpointFile(step, samples, 1).name) is None:
-            raise WireError("a state has a step")
+            raise WireError("a checkpoint has a step")
         upload = Upload(self._place)
         self.receiving += 1
         try:
             adopted = await self._in_thread(self._take, upload, content, step, samples, threads=self._coming)
         except _FailedError as error:
             kept = f"; the one of step {self.step} is kept" if self._newest else ""
-            text = f"the state of step {step} cannot be saved in {self._place.path}: {error}"
+            text = f"the checkpoint of step {step} cannot be saved in {self._place.path}: {error}"
             self._saving.came(f"{text}{kept}; training goes on, and it is tried again")
             raise NotStoredError(text, again=True) from None
         except FencedError as error:
@@ -204,22 +204,22 @@ class CheckpointStore:
         for piece in content.pieces():
             upload.write(piece)
         if not content.size_bytes:
-            raise WireError("a state has bytes")
+            raise WireError("a checkpoint has bytes")
         upload.finish()
         with self._publishing:
             return self._publish(upload, CheckpointFile(step, samples, content.size_bytes, content.digest))
 
-    def _publish(self, upload: Upload, saved: CheckpointFile) -> bool:
+    def _publish(self, upload: Upload, checkpoint: CheckpointFile) -> bool:
         """Gives an upload its name; lists the folder again first, as another driver may have been there."""
         with self.opened_by_owner() as folder:
             found = contents(folder)
-            if found.newest is not None and found.newest.step > saved.step:
+            if found.newest is not None and found.newest.step > checkpoint.step:
                 self._newest = found.newest
                 return False
-            upload.publish(folder, saved.name)
-            self._newest = saved
-            for older in found.states:
-                if older != saved:
+            upload.publish(folder, checkpoint.name)
+            self._newest = checkpoint
+            for older in found.checkpoints:
+                if older != checkpoint:
                     files.remove(folder, older.name)
         return True
 
@@ -236,69 +236,79 @@ class CheckpointStore:
     # -- a worker begins with it ---
 
     async def offer(self) -> Message:
-        """Returns the answer to a worker that asks for the state: its size and digest, `none`, or an error."""
+        """Returns the answer to a worker that asks for the checkpoint: its size and digest, `none`, or an error."""
         if self._newest is None:
             return {"op": "fetched", "none": True}
         try:
-            saved, file = await self._opened_newest()
+            checkpoint, file = await self._opened_newest()
             with file:
-                digest = await self._in_thread(self._digest, saved, file, threads=self._going)
+                digest = await self._in_thread(self._digest, checkpoint, file, threads=self._going)
         except _FailedError as error:
             return {"op": "fetched", "error": self._unreadable(error)}
         if self._failing is None:
             self._reading.went()
-        about = {"step": saved.step, "samples": saved.samples, "size": saved.size_bytes, "sha256": digest}
+        about = {
+            "step": checkpoint.step,
+            "samples": checkpoint.samples,
+            "size": checkpoint.size_bytes,
+            "sha256": digest,
+        }
         return {"op": "fetched", **about}
 
     async def send(self, channel: BlockingChannel, moved: Callable[[int], None] = lambda _: None) -> None:
-        """Sends the state on a connection of its own; this process does not read it.
+        """Sends the checkpoint on a connection of its own; this process does not read it.
 
         Raises OSError when the connection breaks, or the file fails: the connection is then of no use any more.
         """
         if self._newest is None:
             return
         try:
-            saved, file = await self._opened_newest()
+            checkpoint, file = await self._opened_newest()
             with file:
-                digest = await self._in_thread(self._digest, saved, file, threads=self._going)
-                about = {"step": saved.step, "samples": saved.samples, "bytes": saved.size_bytes, "sha256": digest}
+                digest = await self._in_thread(self._digest, checkpoint, file, threads=self._going)
+                about = {
+                    "step": checkpoint.step,
+                    "samples": checkpoint.samples,
+                    "bytes": checkpoint.size_bytes,
+                    "sha256": digest,
+                }
                 message = {"op": "sending", **about}
-                await self._in_thread(self._give, channel, message, saved, file, moved, threads=self._going)
+                await self._in_thread(self._give, channel, message, checkpoint, file, moved, threads=self._going)
             self._reading.went()
         except _FailedError as error:
             self._unreadable(error)
 
-    def _digest(self, saved: CheckpointFile, file: BinaryIO) -> str:
-        """Returns a state's digest; computes it, once, by reading a state that has none.
+    def _digest(self, checkpoint: CheckpointFile, file: BinaryIO) -> str:
+        """Returns a checkpoint's digest; computes it, once, by reading a checkpoint that has none.
 
         Raises _FailedError for a file that was sent for nothing, unless it has been replaced since.
         """
         if self._failing is not None:
-            failed, version, error, times = self._failing
-            if (failed, version) != (saved, _version(file)):
+            failed, stamp, error, times = self._failing
+            if (failed, stamp) != (checkpoint, _stamp(file)):
                 self._failing = None
             elif times >= _TRIES or not error.passing:  # else workers would ask for it for ever
                 raise error.with_traceback(None)
-        if saved.digest:
-            return saved.digest
+        if checkpoint.digest:
+            return checkpoint.digest
         with self._finding:  # many ask at the same time
-            if self._found is None or self._found[0] != saved:
-                self._found = (saved, _hashed(file))
+            if self._found is None or self._found[0] != checkpoint:
+                self._found = (checkpoint, _hashed(file))
             return self._found[1]
 
     def _give(
         self,
         channel: BlockingChannel,
         message: Message,
-        saved: CheckpointFile,
+        checkpoint: CheckpointFile,
         file: BinaryIO,
         moved: Callable[[int], None],
     ) -> None:
-        """Sends the state; notes and raises a fault of its file as _FailedError, and raises those of the connection."""
+        """Sends the checkpoint; notes and raises its file's fault as _FailedError; raises those of the connection."""
         try:
             right = send_file(channel, message, file, moved)
-            # A worker has received another state than was saved: was it altered on the way, or is it the file?
-            if not right and saved.digest and _hashed(file) != saved.digest:
+            # A worker has received something else than was saved: was it altered on the way, or is it the file?
+            if not right and checkpoint.digest and _hashed(file) != checkpoint.digest:
                 raise _AlteredError
             if right:
                 self._failing = None
@@ -307,18 +317,18 @@ class CheckpointStore:
         except OSError as error:
             if isinstance(error, TimeoutError) or error.errno in _UNREACHED:  # it is the connection's, not the file's
                 raise ConnectionAbortedError(str(error)) from None
-            raise self._failed(saved, file, _FailedError(error)) from None
+            raise self._failed(checkpoint, file, _FailedError(error)) from None
         except _FailedError as error:
-            raise self._failed(saved, file, error) from None
+            raise self._failed(checkpoint, file, error) from None
 
-    def _failed(self, saved: CheckpointFile, file: BinaryIO, error: _FailedError) -> _FailedError:
+    def _failed(self, checkpoint: CheckpointFile, file: BinaryIO, error: _FailedError) -> _FailedError:
         before = self._failing
-        times = before[3] + 1 if before is not None and before[0] == saved else 1
-        self._failing = (saved, _version(file), error, times)
+        times = before[3] + 1 if before is not None and before[0] == checkpoint else 1
+        self._failing = (checkpoint, _stamp(file), error, times)
         return error
 
     def _unreadable(self, error: ElasticError) -> str:
-        text = f"the state of step {self.step} in {self._place.path} cannot be read: {error}"
+        text = f"the checkpoint of step {self.step} in {self._place.path} cannot be read: {error}"
         self._reading.came(f"{text}; mend that: no worker begins without it")
         return text
 
@@ -333,15 +343,15 @@ class CheckpointStore:
         return await self._in_thread(self._open_newest)
 
     def _open_newest(self) -> tuple[CheckpointFile, BinaryIO]:
-        """Opens the state's file: it is read to its end even if a newer one replaces it."""
+        """Opens the checkpoint's file: it is read to its end even if a newer one replaces it."""
         while True:
-            saved = self._newest
-            assert saved is not None
+            checkpoint = self._newest
+            assert checkpoint is not None
             try:
                 with self._place.opened() as folder:
-                    return saved, files.open_old(folder, saved.name)
+                    return checkpoint, files.open_old(folder, checkpoint.name)
             except FileNotFoundError:
-                if saved == self._newest:
+                if checkpoint == self._newest:
                     raise
 
     # -- the end ---
@@ -390,6 +400,6 @@ def _hashed(file: BinaryIO) -> str:
     return content.hexdigest()
 
 
-def _version(file: BinaryIO) -> _Version:
+def _stamp(file: BinaryIO) -> _Stamp:
     found = os.fstat(file.fileno())
     return found.st_ino, found.st_mtime_ns, found.st_ctime_ns

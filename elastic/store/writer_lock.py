@@ -1,9 +1,9 @@
-"""The owner of a folder of states: one driver, by a lock and, if locks do not reach other hosts, by an epoch.
+"""The owner of a checkpoint folder: one driver, by a lock and, if locks do not reach other hosts, by an epoch.
 
 A job whose node was lost is requeued, and its old driver may live on. The new driver raises the epoch in the owner's
 note and signs it with a random number. A driver that finds another number there has been taken over, and writes no
-more. Each driver checks this before it gives a state its name. An old driver may be just past that check: it can then
-still add a whole state under a name of its own, and remove states of lower steps than that.
+more. Each driver checks this before it gives a checkpoint its name. An old driver may be just past that check: it can
+then still add a whole checkpoint under a name of its own, and remove checkpoints of lower steps than that.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ class Ownership:
         if not found.token:
             raise OSError(errno.ENOENT, "the note of its owner is gone")
         if found.token != self._mine.token:
-            raise FencedError("another driver of this trainer has taken over its state; this one saves nothing more")
+            raise FencedError(
+                "another driver of this trainer has taken over its checkpoints; this one saves nothing more"
+            )
 
     def release(self, folder: int) -> None:
         """Writes in the note that this driver ends; raises the errors of `check`."""

@@ -1,4 +1,4 @@
-"""A worker's first requests: it asks its driver on its link, and fetches the state beside it, once a node."""
+"""A worker's first requests: it asks its driver on its link, and downloads the checkpoint beside it, once a node."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from elastic.base.errors import ElasticError, StateError, WireError
-from elastic.link.bulk import FETCH, AlteredError, receive_file
+from elastic.base.errors import CheckpointError, ElasticError, WireError
+from elastic.link.bulk import DOWNLOAD, AlteredError, receive_file
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import Message
 from elastic.worker.node_cache import CheckpointOffer, forget, shared
 
 _ALTERED_TRIES = 3
-"""A state may arrive altered this many times; after that, something on the way must be changing it."""
+"""A checkpoint may arrive altered this many times; after that, something on the way must be changing it."""
 
 _AGAIN_S = 0.5
 
 
 @dataclass(frozen=True)
 class Download:
-    """The state to resume from: a whole one in a `file` of this node, or `generations` on a shared file system.
+    """The checkpoint to resume from: a whole one in a `file` of this node, or `versions` on a shared file system.
 
-    `generations`, newest first, are as elastic.checkpoint.distributed writes and reads them. Without either, this is
+    `versions`, newest first, are as elastic.checkpoint.distributed writes and reads them. Without either, this is
     the first start.
     """
 
     file: BinaryIO | None = None
-    generations: tuple[Message, ...] = ()
+    versions: tuple[Message, ...] = ()
 
 
 class Downloader:
-    """One worker's access to the saved state; `fetch` blocks only the thread that calls it."""
+    """One worker's downloads of the checkpoint; `download` blocks only the thread that calls it."""
 
     def __init__(self, connect: Callable[[Message], BlockingChannel], folder: str, lost: threading.Event) -> None:
-        """`connect` opens a connection to fetch by, or raises OSError or WireError; `lost`: the link is gone.
+        """`connect` opens a connection to download by, or raises OSError or WireError; `lost`: the link is gone.
 
         `folder` is the node's folder for this trainer, "" if there is none.
         """
@@ -50,11 +50,11 @@ class Downloader:
             self._has_shared = False
             threading.Thread(target=forget, args=(self._folder,), name="bft-forget", daemon=True).start()
 
-    def fetch(self, ask: Callable[[], CheckpointOffer | Download | ElasticError]) -> Download:
-        """Return the driver's answer, which `ask` gets, with the state if there is one; raises an error in it.
+    def download(self, ask: Callable[[], CheckpointOffer | Download | ElasticError]) -> Download:
+        """Return the driver's answer, which `ask` gets, with the checkpoint if there is one; raises an error in it.
 
-        A broken connection is made anew as long as the link holds. Raises StateError if the state arrives altered again
-        and again.
+        A broken connection is made anew as long as the link holds. Raises CheckpointError if the checkpoint arrives
+        altered again and again.
         """
         altered = 0
         while True:
@@ -70,21 +70,23 @@ class Downloader:
             except WireError as error:
                 altered += isinstance(error, AlteredError)
                 if altered >= _ALTERED_TRIES:
-                    raise StateError(f"the saved state cannot be had: {error}, {altered} times; it is kept") from None
+                    raise CheckpointError(
+                        f"the checkpoint cannot be had: {error}, {altered} times; it is kept"
+                    ) from None
                 self._lost.wait(_AGAIN_S)
 
     def _copy_of(self, offer: CheckpointOffer) -> Callable[[BinaryIO], None]:
-        """Return a function that writes the offered state to a file; it raises WireError, or OSError of the file."""
+        """Return a function that writes the offer's content to a file; it raises WireError, or OSError of the file."""
 
         def copy(file: BinaryIO) -> None:
             try:
-                channel = self._connect({"what": FETCH})
+                channel = self._connect({"what": DOWNLOAD})
             except OSError as error:
-                raise WireError(f"the driver could not be reached for the state: {error}") from None
+                raise WireError(f"the driver could not be reached for the checkpoint: {error}") from None
             try:
                 about = _announced(channel)
                 if CheckpointOffer.parse({**about, "size": about.get("bytes")}) != offer:
-                    raise WireError("the driver has another state by now")
+                    raise WireError("the driver has another checkpoint by now")
                 receive_file(channel, about, file)
             finally:
                 channel.hang_up()
@@ -94,20 +96,20 @@ class Downloader:
 
 
 def _announced(channel: BlockingChannel) -> Message:
-    """Receive the driver's announcement of a state; raises WireError."""
+    """Receive the driver's announcement of a checkpoint; raises WireError."""
     about = channel.receive()
     if about is None or about["op"] != "sending":
-        raise WireError("the driver hung up instead of sending the state")
+        raise WireError("the driver hung up instead of sending the checkpoint")
     return about
 
 
 def answer_of(message: Message) -> CheckpointOffer | Download | ElasticError:
-    """Parse the driver's answer to a fetch."""
+    """Parse the driver's answer to a request for the checkpoint."""
     if message.get("none") is True:
         return Download()
     if (offer := CheckpointOffer.parse(message)) is not None:
         return offer
-    if isinstance(generations := message.get("generations"), list):
-        return Download(generations=tuple(generations))
+    if isinstance(versions := message.get("generations"), list):
+        return Download(versions=tuple(versions))
     why = message.get("error", "the driver's answer cannot be understood")
-    return StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")
+    return CheckpointError(f"the checkpoint cannot be read: {why}; it is kept, and the job can be submitted again")

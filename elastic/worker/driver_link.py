@@ -1,8 +1,8 @@
-"""A worker's link to its driver: progress out; ship, pause and abort in.
+"""A worker's link to its driver: progress out; requests to upload (`ship`), pause and abort in.
 
 A side thread reads the commands. It runs while the main thread waits in a collective (the GIL is free there), so the
-last saved state of a hung worker can still be fetched. States travel beside this link (elastic.worker.upload and, the
-other way, elastic.worker.download), so nothing here ever waits for one.
+last checkpoint of a hung worker can still be uploaded. Checkpoints have connections of their own (elastic.worker.upload
+and, the other way, elastic.worker.download), so nothing here ever waits for one.
 
 A worker that has lost its link ends, to be started again: its saves would not be kept, and the driver could not stop
 it.
@@ -67,13 +67,13 @@ class DriverLink:
         self,
         channel: BlockingChannel | None = None,
         page: mmap.mmap | None = None,
-        open_state: Callable[[Message], BlockingChannel] | None = None,
+        open_transfer: Callable[[Message], BlockingChannel] | None = None,
         folder: str = "",
     ) -> None:
-        """`open_state` opens a connection for a state (elastic.link.bulk); workers share one in `folder`."""
+        """`open_transfer` opens a connection for a checkpoint (elastic.link.bulk); workers share one in `folder`."""
         self._channel = channel
         self._page = page
-        open_state = open_state or _no_states
+        open_transfer = open_transfer or _no_transfers
         self._answers: queue.SimpleQueue[CheckpointOffer | Download | ElasticError] = queue.SimpleQueue()
         self._sending = threading.Lock()
         self._untold: deque[Message] = deque()
@@ -83,8 +83,8 @@ class DriverLink:
         self._over = False
         self._complaint = ""
         self._heard = threading.Event()
-        self._shipper = Uploader(self.tell, open_state, self._lost.is_set, self._complain)
-        self._fetcher = Downloader(open_state, folder, self._lost)
+        self._uploader = Uploader(self.tell, open_transfer, self._lost.is_set, self._complain)
+        self._downloader = Downloader(open_transfer, folder, self._lost)
         self._reported_s = 0.0
         self._last: Message | None = None
         self._first = True
@@ -93,9 +93,9 @@ class DriverLink:
         """The number of steps of the whole training, if the script has told it; used by `bft status` only."""
         self.plan: Mapping[str, int] | None = None
         self.saved_plan: Mapping[str, int] | None = None
-        """The settings by which `elastic.batches` cuts the data, here and in the run that saved this worker's state."""
+        """The settings by which `elastic.batches` cuts the data, here and in the run that saved the checkpoint."""
         self.run_id, self.restarts = os.environ.get("BFT_TRAINER", ""), 0
-        """The trainer that began this run, and how often the run has resumed from a saved state since."""
+        """The trainer that began this run, and how often the run has resumed from a checkpoint since."""
         self.pause_requested = threading.Event()
         self.fence = StepBarrier()
         self.on_abort: Callable[[], None] = lambda: None
@@ -107,11 +107,11 @@ class DriverLink:
         """Functions to call with the script's exit code when it has ended, before its end is reported."""
 
     def about(self) -> Message:
-        """Return what is saved with each state about this worker's training."""
+        """Return what is saved with each checkpoint about this worker's training."""
         return {"plan": self.plan, "run_id": self.run_id, "restarts": self.restarts}
 
     def goes_on(self, about: Message) -> None:
-        """Take what was saved with the state that this worker resumes from; an older bftd saved less."""
+        """Take what was saved with the checkpoint that this worker resumes from; an older bftd saved less."""
         self.saved_plan = about.get("plan")
         self.run_id, self.restarts = about.get("run_id", self.run_id), about.get("restarts", 0) + 1
 
@@ -129,12 +129,12 @@ class DriverLink:
         }
         secret = environ["BFT_SECRET"]
         channel = _connected(environ["BFT_DRIVER"], secret, about)
-        address = channel.address  # a name would be looked up for every state, even while Slurm takes the node
+        address = channel.address  # a name would be looked up for every checkpoint, even while Slurm takes the node
 
-        def open_state(what: Message) -> BlockingChannel:
+        def open_transfer(what: Message) -> BlockingChannel:
             return BlockingChannel.connect(address, secret, {**about, "role": "state", **what})
 
-        session = cls(channel, page, open_state, environ.get("TMPDIR", ""))
+        session = cls(channel, page, open_transfer, environ.get("TMPDIR", ""))
         threading.Thread(target=session._serve, name="bft-commands", daemon=True).start()
         return session
 
@@ -160,14 +160,14 @@ class DriverLink:
         if self._channel is None:
             teller.step(step, samples, rank)
             return
-        saved = self._shipper.newest
+        newest = self._uploader.newest
         message: Message = {
             "op": "step",
             "first": first,
             "step": int(step),
             "samples": int(samples),
-            "saved_step": saved.step if saved else 0,
-            "saved_samples": saved.samples if saved else 0,
+            "saved_step": newest.step if newest else 0,
+            "saved_samples": newest.samples if newest else 0,
             "rank": rank,
             "size": size,
             "nodes": nodes,
@@ -178,7 +178,7 @@ class DriverLink:
         if self.total_steps is not None:
             message["total_steps"] = self.total_steps
         if first:
-            self._fetcher.forget()
+            self._downloader.forget()
         if first and previous_s:
             message["previous_s"] = previous_s
         if first and self.costs:
@@ -217,14 +217,14 @@ class DriverLink:
             return EXIT_LINK_LOST if code and self._lost.is_set() else code
 
     def _deliver(self, code: int) -> None:
-        """Send the last saved state if it is under way, as the end of this process would cut the shipping thread short.
+        """Upload the last checkpoint if that is under way, as the end of this process would cut the thread short.
 
-        If the script ended well, also send a state that nobody has asked for yet: it is the one to keep.
+        If the script ended well, also upload one that nobody has asked for yet: it is the one to keep.
         """
         last = self._last
-        final = code == 0 and not self._shipper.arrived and (last is None or last["rank"] == 0)
-        if final or self._shipper.under_way:
-            self.ship()
+        final = code == 0 and not self._uploader.arrived and (last is None or last["rank"] == 0)
+        if final or self._uploader.under_way:
+            self.upload()
 
     def farewell(self) -> None:
         """Report the last step of a script that ended well: its steps count even if it did not save them."""
@@ -245,26 +245,26 @@ class DriverLink:
         """Note that the world changed: the next step is the first one of the new group."""
         self._first = True
 
-    def commit(self, saved: PendingCheckpoint) -> None:
-        """Make `saved` the state that the driver gets when it asks; the previous one is released."""
-        self._shipper.commit(saved)
+    def commit(self, pending: PendingCheckpoint) -> None:
+        """Make `pending` the checkpoint that the driver gets when it asks; the previous one is released."""
+        self._uploader.commit(pending)
 
-    def ship(self) -> None:
-        """Send the last saved state; returns when the driver has it, cannot keep it, or is gone."""
+    def upload(self) -> None:
+        """Upload the last checkpoint; returns when the driver has it, cannot keep it, or is gone."""
         if self._channel is not None:
-            self._shipper.ship()
+            self._uploader.upload()
 
-    def ship_soon(self) -> None:
-        """Send the last saved state in the background, rarely enough to use only a small share of a core."""
+    def upload_soon(self) -> None:
+        """Upload the last checkpoint in the background, rarely enough to use only a small share of a core."""
         if self._channel is not None:
-            self._shipper.ship_soon()
+            self._uploader.upload_soon()
 
     def rest(self) -> None:
-        """Ship the state just saved at a step boundary, report the pause, and wait for the end from the driver."""
+        """Upload what was just saved at a step boundary, report the pause, and wait for the end from the driver."""
         last = self._last
         if last is not None and last["rank"] == 0:  # else the steps since the last report would count as stall
             self._send({**last, "first": False})
-        self.ship()
+        self.upload()
         self._send({"op": "paused"})
         while True:
             time.sleep(3600)
@@ -273,19 +273,20 @@ class DriverLink:
         """Send a message to the driver; returns False outside bftd or if the link is gone."""
         return self._send(message)
 
-    def fetch_state(self) -> Download:
-        """Return the state that the trainer resumes from; it has neither file nor generations if there is none yet.
+    def download_checkpoint(self) -> Download:
+        """Return the checkpoint that the trainer resumes from; it has neither file nor versions if there is none yet.
 
-        Raises LinkLostError, and StateError if there is a state that cannot be read: neither counts as a first start.
+        Raises LinkLostError, and CheckpointError if there is a checkpoint that cannot be read: neither counts as a
+        first start.
         """
         if self._channel is None:
             return Download()
-        fetched = self._fetcher.fetch(self._asked_for_state)
-        if fetched.file is not None:
-            self.costs["load_bytes"] = float(os.fstat(fetched.file.fileno()).st_size)
-        return fetched
+        download = self._downloader.download(self._offered)
+        if download.file is not None:
+            self.costs["load_bytes"] = float(os.fstat(download.file.fileno()).st_size)
+        return download
 
-    def _asked_for_state(self) -> CheckpointOffer | Download | ElasticError:
+    def _offered(self) -> CheckpointOffer | Download | ElasticError:
         return self._answers.get() if self._send({"op": "fetch"}) else LinkLostError(_LOST)
 
     # -- the side thread ---
@@ -297,7 +298,7 @@ class DriverLink:
         except Exception as error:  # any error: a worker without this thread would look frozen
             _say(f"the connection to the trainer's driver failed: {error!r}")
         self._lost.set()
-        self._shipper.stop()
+        self._uploader.stop()
         self._heard.set()  # no driver is left to acknowledge the script's error: do not wait for that
         self._answers.put(LinkLostError(_LOST))
         time.sleep(LINK_LOST_S)
@@ -314,12 +315,12 @@ class DriverLink:
             if op == "ping":
                 self._send({"op": "pong"})
             elif op == "ship":
-                (self._shipper.ship_soon if message.get("soon") else self._shipper.ask)()
+                (self._uploader.upload_soon if message.get("soon") else self._uploader.ask)()
             elif op in ASKED:
                 if answer := self.fence.answer(message):
                     self._send(answer)
             elif op == "unsaved":
-                self._shipper.refused()
+                self._uploader.refused()
             elif op == "pause":
                 self.pause_requested.set()
             elif op == "abort":
@@ -389,8 +390,8 @@ def _connected(address: str, secret: str, about: Message) -> BlockingChannel:
     return BlockingChannel.connect(address, secret, about)
 
 
-def _no_states(_: Message) -> BlockingChannel:
-    raise ConnectionRefusedError("no driver takes or has a state")
+def _no_transfers(_: Message) -> BlockingChannel:
+    raise ConnectionRefusedError("no driver takes or has a checkpoint")
 
 
 def _say(text: str) -> None:

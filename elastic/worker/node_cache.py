@@ -1,8 +1,8 @@
-"""A state as a file that the workers of one node share: one of them fetches it.
+"""A checkpoint as a file that the workers of one node share: one of them downloads it.
 
-The first worker that asks takes a lock and fetches; the others wait for the lock and open the same file. It is a kernel
-lock: if the fetching worker dies, the next one continues. The folder is the node's own for one trainer (the agent's, in
-which it keeps $TMPDIR); if nothing can be shared there, each worker fetches for itself.
+The first worker that asks takes a lock and downloads; the others wait for the lock and open the same file. It is a
+kernel lock: if the downloading worker dies, the next one continues. The folder is the node's own for one trainer (the
+agent's, in which it keeps $TMPDIR); if nothing can be shared there, each worker downloads for itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from elastic.base.errors import StateError
+from elastic.base.errors import CheckpointError
 from elastic.link.wire import Message
 
 _FOLDER = "bft-state"
@@ -35,7 +35,7 @@ _turns: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
 @dataclass(frozen=True)
 class CheckpointOffer:
-    """A state that the driver has: its step, the samples seen until then, its size and the SHA-256 of its content."""
+    """A checkpoint that the driver has: its step, the samples seen until then, its size and its content's SHA-256."""
 
     step: int
     samples: int
@@ -52,16 +52,16 @@ class CheckpointOffer:
 
     @property
     def name(self) -> str:
-        """The name of the state's file; no other content has this name."""
+        """The name of the checkpoint's file; no other content has this name."""
         return f"state-{self.step}-{self.digest}"
 
 
 Copy = Callable[[BinaryIO], None]
-"""Writes the offered state into an empty file, verified; raises WireError for the connection, OSError for the file."""
+"""Writes the offered checkpoint into an empty file, verified. Raises WireError (the connection), OSError (the file)."""
 
 
 def shared(folder: str, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
-    """Return the offered state as a readable, mappable file; `copy` fetches it unless another worker of the node did.
+    """Return the offered checkpoint as a readable, mappable file; `copy` downloads it unless another worker did.
 
     `folder` is the node's own for this trainer, "" if there is none. Raises WireError.
     """
@@ -75,7 +75,7 @@ def shared(folder: str, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
 def forget(folder: str) -> None:
     """Remove the shared files in `folder`, to free the node's disk, once every worker has them open.
 
-    A worker that has a file open reads on; one that comes later fetches it again.
+    A worker that has a file open reads on; one that comes later downloads it again.
     """
     with contextlib.suppress(OSError):
         fd = os.open(Path(folder) / _FOLDER, _READ | os.O_DIRECTORY)
@@ -87,14 +87,14 @@ def forget(folder: str) -> None:
 
 
 def alone(copy: Copy) -> BinaryIO:
-    """Return the state as a file in memory; raises WireError, and StateError if there is not enough memory."""
+    """Return the checkpoint as a file in memory; raises WireError, and CheckpointError without enough memory."""
     file = os.fdopen(os.memfd_create("bft-state"), "w+b", buffering=0)
     try:
         copy(file)
     except OSError as error:
         file.close()
-        raise StateError(
-            f"there is not enough memory for the saved state on this node: {error.strerror}; it is kept"
+        raise CheckpointError(
+            f"there is not enough memory for the checkpoint on this node: {error.strerror}; it is kept"
         ) from None
     except BaseException:
         file.close()
@@ -115,7 +115,7 @@ def _shared(folder: Path, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
                 return _opened(fd, offer)
             except FileNotFoundError:
                 _empty(fd)
-                return _fetched(fd, offer, copy)
+                return _downloaded(fd, offer, copy)
     finally:
         os.close(fd)
 
@@ -142,14 +142,14 @@ def _opened(folder: int, offer: CheckpointOffer) -> BinaryIO:
 
 
 def _empty(folder: int) -> None:
-    """Remove older states and the remains of a worker that died while it fetched; open files stay readable."""
+    """Remove older checkpoints and the remains of a worker that died while it downloaded; open files stay readable."""
     for name in os.listdir(folder):
         if name != _LOCK:
             with contextlib.suppress(OSError):
                 os.unlink(name, dir_fd=folder)
 
 
-def _fetched(folder: int, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
+def _downloaded(folder: int, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
     part = f"{secrets.token_hex(8)}.part"
     with os.fdopen(os.open(part, _NEW, 0o600, dir_fd=folder), "w+b", buffering=0) as file:
         try:
@@ -164,7 +164,7 @@ def _fetched(folder: int, offer: CheckpointOffer, copy: Copy) -> BinaryIO:
 
 
 def _reserve(fd: int, size_bytes: int) -> None:
-    """Reserve the space now: a full disk found only at the end would make the state travel a second time."""
+    """Reserve the space now: a full disk found only at the end would mean a second download."""
     try:
         os.posix_fallocate(fd, 0, size_bytes)
     except OSError as error:

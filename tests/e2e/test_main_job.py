@@ -83,8 +83,8 @@ def empty_cluster(site: SandboxSite) -> Iterator[None]:
 
 
 def saved_step(site: SandboxSite, job: str) -> int:
-    """The step of a trainer's saved state, as `bft checkpoints ls` tells it; -1 for none."""
-    told = json.loads(site.bft("checkpoints", "ls", "--json").stdout)["states"]
+    """The step of a trainer's checkpoint, as `bft checkpoints ls` tells it; -1 for none."""
+    told = json.loads(site.bft("checkpoints", "ls", "--json").stdout)["checkpoints"]
     return next((state["step"] for state in told if state["id"] == job and state["step"] is not None), -1)
 
 
@@ -117,7 +117,7 @@ def share_and_give_back(site: SandboxSite) -> None:
 def test_S3_a_killed_daemon_harms_nobody_and_L3_its_successor_adopts_every_pilot(site: SandboxSite) -> None:
     job = submit(site, "torchrun", "1-3,workers=1", "--steps=100000", "--save-every=5")
     until("training", lambda: trainer(site, job)["working"] == 3, site)
-    until("a saved state", lambda: saved_step(site, job) >= 0, site)
+    until("a checkpoint", lambda: saved_step(site, job) >= 0, site)
     before = pilots(site)
     leases = {node["lease"] for node in site.client.status()["nodes"] if node["lease"]}
     assert site.stop_daemon(signal.SIGKILL) == -signal.SIGKILL

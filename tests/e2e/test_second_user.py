@@ -348,7 +348,7 @@ finally:
 def test_he_reads_neither_environments_nor_states_nor_keys(scene: Scene) -> None:
     root = scene.site.root
     [folder] = (scene.home / ".local" / "state" / "bft").glob(f"{scene.job}@*")
-    until("a saved state", lambda: list(folder.glob("state-*.pt")), scene.show)
+    until("a checkpoint", lambda: list(folder.glob("state-*.pt")), scene.show)
     kinds = {" ".join(process.cmdline()).split("elastic.")[-1].split()[0] for process in scene.processes()}
     assert {"node.agent", "node"} <= kinds, f"not all that belongs to a trainer was found: {kinds}"
     paths = [f"/proc/{process.pid}/environ" for process in scene.processes()]

@@ -95,8 +95,8 @@ class TrainerJob:
         steps = [row["step"] for row in self.rows]
         return len(steps) - len(set(steps))
 
-    def states(self, step: int | str = "*", mark: str = "") -> list[Path]:
-        """The files of this job's saved states; `mark` is what stands behind the name of its folder."""
+    def checkpoints(self, step: int | str = "*", mark: str = "") -> list[Path]:
+        """The files of this job's checkpoints; `mark` is what stands behind the name of its folder."""
         root = Path(self.env()["BFT_STATE_DIR"])
         return list(root.glob(f"{self.job_id}@*{mark}/state-{step}-*.pt"))
 

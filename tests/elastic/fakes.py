@@ -108,7 +108,7 @@ def peer(**hello: Any) -> Peer:
 
 
 class FakeContent:
-    """A worker's state as it comes; `cut`: the worker goes away when so many bytes are missing."""
+    """A worker's checkpoint as it comes; `cut`: the worker goes away when so many bytes are missing."""
 
     def __init__(self, content: bytes, cut_bytes: int = 0) -> None:
         self._content = content
@@ -135,24 +135,24 @@ def channels() -> tuple[BlockingChannel, BlockingChannel]:
     return BlockingChannel(one, driver), BlockingChannel(other, worker)
 
 
-async def fetched(store: CheckpointStore, **about: Any) -> tuple[Message, bytes]:
-    """What a worker is sent that fetches the state: the driver's word before it, and the state, verified."""
+async def downloaded(store: CheckpointStore, **about: Any) -> tuple[Message, bytes]:
+    """What a worker that downloads is sent: the driver's word before the checkpoint, and that, verified."""
     driver, worker = channels()
     content = io.BytesIO()
 
-    def fetch() -> Message:
+    def download() -> Message:
         announced = worker.receive()
         if announced is None:
             raise WireError("the driver hung up")
         receive_file(worker, {**announced, **about}, content)
         return announced
 
-    fetching = asyncio.create_task(asyncio.to_thread(fetch))
+    downloading = asyncio.create_task(asyncio.to_thread(download))
     try:
         await store.send(driver)
     finally:
         driver.hang_up()
-        announced = await fetching
+        announced = await downloading
         driver.close()
         worker.close()
     return announced, content.getvalue()

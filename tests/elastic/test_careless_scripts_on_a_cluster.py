@@ -25,7 +25,7 @@ def test_a_script_that_does_not_count_its_steps_is_refused_at_the_first(
 def test_ranks_that_go_on_at_other_steps_end_the_trainer(trainer: TrainerJob) -> None:
     trainer.submit("careless.py", "loads_on_rank_0_alone", backend="torchrun")
     trainer.daemon.grant("n1")
-    trainer.wait("a state is saved", lambda: any(row["step"] > 6 for row in trainer.rows))
+    trainer.wait("a checkpoint is saved", lambda: any(row["step"] > 6 for row in trainer.rows))
     trainer.daemon.grant("n2")
     state, code = trainer.ended()
     assert (state, code) != ("COMPLETED", 0)

@@ -85,7 +85,7 @@ def test_a_trainer_in_an_image_grows_loses_an_agent_falls_to_zero_and_resumes(
     rows = trainer.rows
     assert [row["weight"] for row in rows] == [float(row["step"]) for row in rows], trainer.output
     assert {row["step"] for row in rows} == set(range(1, max(row["step"] for row in rows) + 1))
-    if backend == "horovod":  # the others' memory has each commit at once, and a torchrun script's saves travel first
+    if backend == "horovod":  # others have each commit in memory at once; saves of a torchrun script are uploaded first
         assert trainer.again <= 2 * EVERY
 
 
@@ -125,7 +125,7 @@ def test_a_container_that_slurm_makes_is_a_step_of_its_own_and_given_back_as_qui
     assert worker.environ()["SLURM_STEP_ID"] != agent_on(trainer, "n1").environ()["SLURM_STEP_ID"]
     trainer.daemon.revoke("n2")
     trainer.trains_on(1)
-    # Slurm's notice reaches every process of the pilot; the state of the last node is fetched in spite of it.
+    # Slurm's notice reaches every process of the pilot; the checkpoint of the last node is uploaded in spite of it.
     trainer.run_regular_job("n1")
     trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
     trainer.daemon.grant("n3")
@@ -137,8 +137,8 @@ def test_a_container_that_slurm_makes_is_a_step_of_its_own_and_given_back_as_qui
 
 
 def stored(trainer: TrainerJob) -> int:
-    """The step of the newest state that is stored, 0 for none."""
-    return max((int(state.name.split("-")[1]) for state in trainer.states()), default=0)
+    """The step of the newest checkpoint that is stored, 0 for none."""
+    return max((int(state.name.split("-")[1]) for state in trainer.checkpoints()), default=0)
 
 
 def done_again(trainer: TrainerJob, since: int) -> set[int]:

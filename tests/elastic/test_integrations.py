@@ -49,7 +49,7 @@ class Link(DriverLink):
         self.fence.answer({"op": "gate", **gate})
         self.fence.answer({"op": "open", **gate})
 
-    def fetch_state(self) -> Download:
+    def download_checkpoint(self) -> Download:
         return Download(self._file.open("rb") if self._file.exists() else None)
 
     def commit(self, saved: Any) -> None:
@@ -58,7 +58,7 @@ class Link(DriverLink):
             file.write(f"{saved.step}\n")
         assert not checkpoints(self._file.parent), "training has waited for files"
 
-    def ship_soon(self) -> None:
+    def upload_soon(self) -> None:
         self._saved.first()
         with self._file.open("wb") as file:
             self._saved.write(file)
@@ -334,7 +334,7 @@ def test_what_is_held_back_is_written_as_it_was_also_where_tensors_share_their_m
     }
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["travels", "shared"])
+@pytest.mark.parametrize("shared", [False, True], ids=["uploaded", "shared"])
 @pytest.mark.parametrize("train", [hugging_face, hugging_face_alone, lightning, lightning_accumulating, accelerate])
 def test_what_two_ranks_saved_one_goes_on_from_as_if_nothing_had_happened(
     train: Train, shared: bool, tmp_path: Path

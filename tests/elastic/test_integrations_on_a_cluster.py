@@ -25,7 +25,7 @@ def alone(folder: Path, steps: int) -> Rows:
     return read(folder, "alone")
 
 
-@pytest.mark.parametrize("kept", [[], ["shared"]], ids=["travels", "shared"])
+@pytest.mark.parametrize("kept", [[], ["shared"]], ids=["uploaded", "shared"])
 def test_a_hugging_face_trainer_is_resized_and_suspended_and_sees_the_same_samples_as_on_one_node(
     kept: list[str], trainer: TrainerJob
 ) -> None:

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.torch,
     pytest.mark.skipif(
         importlib.util.find_spec("elastic.store.versions") is None,
-        reason="the driver keeps no generations yet",
+        reason="the driver keeps no checkpoint versions yet",
     ),
 ]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from elastic.base.errors import StateError, UsageError, WireError
+from elastic.base.errors import CheckpointError, UsageError, WireError
 from elastic.integrations import checkpoint
 from elastic.integrations.checkpoint import Keeper
 from elastic.link.bulk import Incoming
@@ -30,12 +30,12 @@ pytestmark = pytest.mark.torch
 
 
 class Driver(DriverLink):
-    """A worker's link whose states come here, while its disk `takes` them."""
+    """A worker's link whose checkpoints come here, while its disk `takes` them."""
 
     def __init__(self) -> None:
         self.channel = FakeChannel()
-        super().__init__(self.channel, open_state=self._opened)  # type: ignore[arg-type]
-        self.states: list[tuple[Message, bytes]] = []
+        super().__init__(self.channel, open_transfer=self._opened)  # type: ignore[arg-type]
+        self.checkpoints: list[tuple[Message, bytes]] = []
         self.takes, self.cut = True, 0
         self._pool = ThreadPoolExecutor()
         self._taking: list[Future[None]] = []
@@ -51,10 +51,10 @@ class Driver(DriverLink):
             if self.cut:
                 self.cut -= 1
             elif self.takes:
-                self.states.append((about, content))
+                self.checkpoints.append((about, content))
                 channel.send({"op": "kept"})
             else:
-                self._shipper.refused()
+                self._uploader.refused()
         except WireError:
             pass
         finally:
@@ -63,11 +63,11 @@ class Driver(DriverLink):
 
     @property
     def steps(self) -> list[int]:
-        return [int(about["step"]) for about, _ in self.states]
+        return [int(about["step"]) for about, _ in self.checkpoints]
 
     def close(self) -> None:
         self._lost.set()
-        self._shipper.stop()
+        self._uploader.stop()
         self._pool.shutdown()
 
 
@@ -89,8 +89,8 @@ class Disk:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
-    monkeypatch.setattr(upload, "SHIP_SHARE", 1000.0)  # of a core: these states are small
-    monkeypatch.setattr(upload, "SHIP_APART_S", 0.0)
+    monkeypatch.setattr(upload, "UPLOAD_SHARE", 1000.0)  # of a core: these checkpoints are small
+    monkeypatch.setattr(upload, "UPLOAD_APART_S", 0.0)
     monkeypatch.setattr(upload, "_PAUSES_S", (0.001,))
     driver = Driver()
     monkeypatch.setattr(driver_link, "_current", driver)
@@ -129,7 +129,7 @@ def step_of(folder: Path) -> int:
 
 
 def arrived(driver: Driver, *steps: int) -> None:
-    until("the driver has them", lambda: driver.steps == list(steps) and driver._shipper.arrived)
+    until("the driver has them", lambda: driver.steps == list(steps) and driver._uploader.arrived)
 
 
 def test_regression_a_step_that_saved_in_a_shared_folder_waited_for_the_file_system(
@@ -140,7 +140,7 @@ def test_regression_a_step_that_saved_in_a_shared_folder_waited_for_the_file_sys
     save(keeper, 1)
     until("it is on its way to the disk", lambda: disk.flushes)
     assert names(tmp_path) == ["step-1.part"], "nothing half-written has its name"
-    assert not driver.states, "nobody hears of what is not on the disk"
+    assert not driver.checkpoints, "nobody hears of what is not on the disk"
     disk.go_on.set()
     arrived(driver, 1)
     assert (names(tmp_path), step_of(tmp_path / "step-1")) == (["step-1"], 1)
@@ -169,8 +169,8 @@ def test_a_script_that_ends_while_its_checkpoint_is_written_ends_when_it_is(
     until("it is on its way to the disk", lambda: disk.flushes)
     ending = threading.Thread(target=driver._deliver, args=(code,))
     ending.start()
-    until("the end waits", lambda: driver._shipper._asks)
-    assert not driver.states
+    until("the end waits", lambda: driver._uploader._asks)
+    assert not driver.checkpoints
     disk.go_on.set()
     ending.join(STILL_S)
     assert (driver.steps, names(tmp_path)) == ([1], ["step-1"])
@@ -196,7 +196,7 @@ def test_who_asks_for_a_checkpoint_that_is_being_written_waits_for_it(
     disk.go_on.clear()
     save(Keeper(tmp_path), 1)
     until("it is on its way to the disk", lambda: disk.flushes)
-    driver._shipper.ask()
+    driver._uploader.ask()
     driver.channel.awaited(op="saving", flushing=True)
     assert not {"shipped", "nothing_saved"} & set(driver.channel.ops())
     disk.go_on.set()
@@ -213,10 +213,10 @@ def test_a_full_disk_costs_a_checkpoint_and_one_line_and_training_goes_on_with_t
     (tmp_path / "step-2.part").mkdir()
     (tmp_path / "step-2.part" / "model.pt").symlink_to("/dev/full")
     save(keeper, 2)
-    until("it is given up", lambda: driver._shipper._refused)
+    until("it is given up", lambda: driver._uploader._refused)
     assert names(tmp_path) == ["step-1"]
     [line] = capfd.readouterr().err.splitlines()
-    assert says(line, "elastic.shipping.not_written", step=2, error=fragment(os.strerror(28)))
+    assert says(line, "elastic.upload.not_written", step=2, error=fragment(os.strerror(28)))
     save(keeper, 3)
     arrived(driver, 1, 3)
     assert [step_of(tmp_path / name) for name in names(tmp_path)] == [1, 3]
@@ -229,8 +229,8 @@ def test_a_folder_that_cannot_be_made_is_one_line_and_the_next_checkpoint_is_tri
     kept.write_text("a file")
     keeper = Keeper(kept)
     save(keeper, 1)
-    until("it is given up", lambda: driver._shipper._refused)
-    assert says(capfd.readouterr().err, "elastic.shipping.not_written", step=1)
+    until("it is given up", lambda: driver._uploader._refused)
+    assert says(capfd.readouterr().err, "elastic.upload.not_written", step=1)
     kept.unlink()
     save(keeper, 2)
     arrived(driver, 2)
@@ -264,7 +264,7 @@ def test_a_worker_killed_in_the_middle_of_a_checkpoint_leaves_the_one_before_and
     driver.close()
 
 
-def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_disk_was_full(
+def test_regression_a_folder_was_removed_that_the_drivers_checkpoint_named_while_its_disk_was_full(
     driver: Driver, tmp_path: Path
 ) -> None:
     keeper = Keeper(tmp_path)
@@ -275,7 +275,7 @@ def test_regression_a_folder_was_removed_that_the_drivers_state_named_while_its_
     driver.takes = False
     for step in (4, 5):
         save(keeper, step)
-        until("it is refused", lambda step=step: driver._shipper._refused == step)
+        until("it is refused", lambda step=step: driver._uploader._refused == step)
     assert names(tmp_path) == ["step-2", "step-3", "step-4", "step-5"]
     driver.takes = True
     save(keeper, 6)
@@ -299,7 +299,7 @@ def test_a_checkpoint_is_written_once_where_its_name_has_to_be_sent_again(
     arrived(driver, 1)
     once = disk.flushes
     assert once < 10
-    [(about, _)] = driver.states
+    [(about, _)] = driver.checkpoints
     assert about["beside_bytes"] > 4000
     assert about["beside_s"] > 0
 
@@ -311,7 +311,7 @@ def test_a_sharded_checkpoint_is_written_where_it_stays_and_told_of_once_it_is_o
     disk.go_on.clear()
     save(keeper, 1, sharded=True)
     until("it is on its way to the disk", lambda: disk.flushes)
-    assert not driver.states
+    assert not driver.checkpoints
     assert names(tmp_path) == ["step-1.part"]
     disk.go_on.set()
     arrived(driver, 1)
@@ -335,13 +335,13 @@ def test_a_checkpoint_of_the_scripts_own_that_was_gone_on_from_is_never_removed(
     assert keeper.open({"folder": str(own)}) == own
     for step in (8, 9, 10):
         save(keeper, step)
-        until("it is kept", lambda step=step: driver.steps[-1:] == [step] and driver._shipper.arrived)
+        until("it is kept", lambda step=step: driver.steps[-1:] == [step] and driver._uploader.arrived)
     keeper.close(own)
     assert own.exists()
 
 
-def test_a_state_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=pattern("elastic.checkpoint.not_there")):
+def test_a_checkpoint_that_names_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=pattern("elastic.checkpoint.not_there")):
         Keeper(tmp_path).open({"folder": str(tmp_path / "step-7")})
 
 
@@ -411,7 +411,7 @@ def test_a_half_written_checkpoint_of_this_process_is_not_removed_by_its_second_
     assert step_of(tmp_path / "step-1") == 1
 
 
-def test_a_sharded_model_in_a_shared_folder_is_refused_beside_states_by_path(
+def test_a_sharded_model_in_a_shared_folder_is_refused_beside_distributed_checkpoints(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BFT_STATE_BY_PATH", "1")

@@ -50,7 +50,7 @@ def test_a_part_that_is_too_small_is_told_and_whole_nodes_are_asked_for(trainer:
     assert trainer.slurm("squeue", "-h", "-p", "elastic", "-o", "%C %N") == "2 n2"
 
 
-def test_what_was_profiled_is_asked_for_once_the_state_is_known(
+def test_what_was_profiled_is_asked_for_once_the_checkpoint_is_known(
     trainer: TrainerJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -61,7 +61,7 @@ def test_what_was_profiled_is_asked_for_once_the_state_is_known(
     assert says(trainer.output, "elastic.shares.whole_nodes", node="n1", against=against)
     # The driver knows it a moment after the file is there.
     reports = trainer.daemon.of
-    trainer.wait("the state's size is told", lambda: any(told.state_bytes for told in reports(ProgressReport)))
+    trainer.wait("the checkpoint's size is told", lambda: any(told.state_bytes for told in reports(ProgressReport)))
     trainer.daemon.grant("n2")
     trainer.trains_on(2)
     whose = wording("elastic.profiled.found", text="here", old_s="today")

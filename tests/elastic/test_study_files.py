@@ -51,7 +51,7 @@ def ended(hpo: Any, study: dict[str, Any], monkeypatch: pytest.MonkeyPatch, stat
     names = study["Hpo"].look.__globals__
     monkeypatch.setitem(names, "jobs", lambda: {"7": (state, "a")} if state else {})
     monkeypatch.setitem(names, "trainers", dict)
-    monkeypatch.setitem(names, "saved_states", set)
+    monkeypatch.setitem(names, "checkpoints", set)
     hpo.look()
     return hpo.study.trials[trial.number]
 
@@ -138,7 +138,7 @@ def test_regression_a_trial_whose_job_had_ended_by_its_time_limit_while_the_stud
     trial = one.study.ask()
     one.running[trial.number] = study["Running"](trial, one.folder_of(trial.number))
     one.running[trial.number].note(job="8")
-    monkeypatch.setitem(names, "saved_states", lambda: {"8"})
+    monkeypatch.setitem(names, "checkpoints", lambda: {"8"})
     one.look()
     assert resumed == ["8"]
 

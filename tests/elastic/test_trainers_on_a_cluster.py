@@ -23,7 +23,7 @@ TORCHRUN = pytest.param("torchrun", marks=pytest.mark.torch)
 both = pytest.mark.parametrize("backend", [HOROVOD, TORCHRUN])
 
 
-def assert_state_is_whole(trainer: TrainerJob) -> None:
+def assert_checkpoint_is_whole(trainer: TrainerJob) -> None:
     """The weight always was what so many steps make it: no state was mixed, lost or applied twice."""
     rows = trainer.rows  # read once: training goes on
     assert rows
@@ -57,7 +57,7 @@ def test_a_trainer_grows_shrinks_falls_to_zero_and_resumes_elsewhere_without_los
     assert trainer.daemon.of(ResumeReport)
     assert trainer.again == 0
     assert_no_gap(trainer)
-    assert_state_is_whole(trainer)
+    assert_checkpoint_is_whole(trainer)
     # Horovod ends the workers that it removed by SIGABRT: that is success.
     assert trainer.daemon.of(CrashReport) == []
     resizes = trainer.daemon.of(ResizeReport)
@@ -68,7 +68,7 @@ def test_a_trainer_grows_shrinks_falls_to_zero_and_resumes_elsewhere_without_los
     for told in resizes:
         assert None not in (told.stall_s, told.save_s, told.rendezvous_s, told.load_s, told.state_bytes)
         parts_s = told.save_s + told.rendezvous_s + told.load_s
-        # what is left is the way from the loaded state to the end of the first step
+        # what is left is the way from the loaded checkpoint to the end of the first step
         assert told.stall_s - max(1.5, told.stall_s / 3) <= parts_s <= told.stall_s + 1e-6, told
         assert (told.save_s > 0) == (backend == "torchrun"), "Horovod's workers keep their state"
     assert trainer.daemon.of(ProgressReport)[-1].steps_lost == 0
@@ -86,15 +86,15 @@ def test_regular_jobs_get_their_nodes_also_from_a_worker_that_is_stopped(trainer
     trainer.run_regular_job("n2")
     trainer.trains_on(1)
     assert_no_gap(trainer)
-    assert_state_is_whole(trainer)
+    assert_checkpoint_is_whole(trainer)
     assert trainer.again <= 2 * EVERY
-    # The last node goes too: its state is fetched within the notice.
+    # The last node goes too: its checkpoint is uploaded within the notice.
     trainer.run_regular_job("n3")
     trainer.wait("suspended", lambda: trainer.daemon.of(SuspendReport))
     trainer.daemon.grant("n4")
     trainer.trains_on(1)
     assert_no_gap(trainer)
-    assert_state_is_whole(trainer)
+    assert_checkpoint_is_whole(trainer)
 
 
 @both
@@ -112,7 +112,7 @@ def test_a_killed_worker_costs_at_most_one_commit_interval_and_its_node_trains_a
     assert len(trainer.rows) > before
     assert trainer.again <= EVERY
     assert_no_gap(trainer)
-    assert_state_is_whole(trainer)
+    assert_checkpoint_is_whole(trainer)
     [resize] = trainer.wait("its cost is told", lambda: trainer.daemon.of(ResizeReport, kind="crash"))
     assert resize.steps_lost <= EVERY
     assert trainer.state("n1") == trainer.state("n2") == "working"
@@ -137,20 +137,20 @@ def test_a_dead_driver_is_survived_by_none_of_its_processes(trainer: TrainerJob,
 
 
 @both
-def test_cancelling_the_job_ends_all_of_it_and_keeps_the_state(trainer: TrainerJob, backend: str) -> None:
+def test_cancelling_the_job_ends_all_of_it_and_keeps_the_checkpoint(trainer: TrainerJob, backend: str) -> None:
     trainer.count(backend, "n1", "n2")
     trainer.trains_on(2, steps=2 * EVERY)
     trainer.cancel()
     # Slurm calls a job cancelled as soon as it has sent the signal.
-    said = trainer.wait("its last word", lambda: re.search(r"the state of step (\d+) is kept in", trainer.output))
+    said = trainer.wait("its last word", lambda: re.search(r"the checkpoint of step (\d+) is kept in", trainer.output))
     assert trainer.ended()[0] == "CANCELLED"
     assert trainer.daemon.finished is not None
     assert trainer.daemon.finished.exit_code == 143
     assert wording("elastic.run.cancelled") + "; step" in trainer.output
     kept, last = int(said[1]), trainer.rows[-1]["step"]
-    # Every save of a torchrun script is shipped; a Horovod script's commits are at most once a second.
+    # Every save of a torchrun script is uploaded; a Horovod script's commits are at most once a second.
     assert EVERY <= kept <= last
-    [state] = trainer.states(kept)
+    [state] = trainer.checkpoints(kept)
     assert state.stat().st_size > 0
     assert "Traceback" not in trainer.output
 
@@ -185,7 +185,7 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
 
 
 @pytest.mark.torch
-def test_rank_0_failing_in_its_final_evaluation_ends_the_job_with_its_code_and_keeps_the_state(
+def test_rank_0_failing_in_its_final_evaluation_ends_the_job_with_its_code_and_keeps_the_checkpoint(
     trainer: TrainerJob,
 ) -> None:
     trainer.submit("fail_at_the_end.py", 3, backend="torchrun")
@@ -195,8 +195,8 @@ def test_rank_0_failing_in_its_final_evaluation_ends_the_job_with_its_code_and_k
     assert (trainer.folder / "done").read_text() == "1\n" * 3
     assert {report.rc for report in trainer.daemon.of(CrashReport)} == {3}
     assert "training is complete" not in trainer.output
-    assert all(path.stat().st_size for path in trainer.states())
-    assert trainer.states()
+    assert all(path.stat().st_size for path in trainer.checkpoints())
+    assert trainer.checkpoints()
 
 
 @both
@@ -227,7 +227,7 @@ def test_regression_a_node_that_failed_among_healthy_ones_was_never_given_back(
     assert [crash.node for crash in trainer.daemon.of(CrashReport)] == ["n2", "n2"]
     assert trainer.daemon.finished is None
     assert_no_gap(trainer)
-    assert_state_is_whole(trainer)
+    assert_checkpoint_is_whole(trainer)
 
 
 @both
@@ -266,7 +266,7 @@ def test_without_the_submit_plugin_pilots_are_batch_jobs_that_leave_just_the_sam
     trainer.daemon.revoke("n2")
     trainer.wait("n2 is given back", lambda: trainer.state("n2") == "ended")
     assert_no_gap(trainer)
-    assert_state_is_whole(trainer)
+    assert_checkpoint_is_whole(trainer)
 
 
 @pytest.mark.torch
@@ -302,18 +302,18 @@ def test_the_driver_needs_no_script_of_bftds_to_say_what_is_wrong(tmp_path: Path
 
 
 @pytest.mark.torch
-def test_a_requeued_job_goes_on_from_its_own_state_and_a_new_job_from_that_of_a_cancelled_one(
+def test_a_requeued_job_goes_on_from_its_own_checkpoint_and_a_new_job_from_that_of_a_cancelled_one(
     trainer: TrainerJob,
 ) -> None:
     trainer.count("torchrun", "n1")
-    trainer.wait("a state is saved", trainer.states)
+    trainer.wait("a checkpoint is saved", trainer.checkpoints)
     trainer.requeue()
     trainer.wait("it begins again", lambda: "resumes at step" in trainer.output)
-    assert not says(trainer.output, "elastic.beginning.earlier_state")
+    assert not says(trainer.output, "elastic.beginning.earlier_checkpoint")
     trainer.cancel()
     trainer.wait("its end", lambda: says(trainer.output, "elastic.run.cancelled"))
     trainer.ended()
-    [kept] = trainer.states()
+    [kept] = trainer.checkpoints()
     step = int(kept.name.split("-")[1])
 
     first, trainer.job_id = trainer.job_id, ""
@@ -323,4 +323,4 @@ def test_a_requeued_job_goes_on_from_its_own_state_and_a_new_job_from_that_of_a_
     assert f"resumes at step {step}" in trainer.output
     assert [row["step"] for row in trainer.rows if row["node"] == "n2"] == list(range(step + 1, step + 9))
     assert kept.exists(), "what was resumed stays"
-    assert trainer.states(mark=".ended-until-*"), "what ended well is kept for a time"
+    assert trainer.checkpoints(mark=".ended-until-*"), "what ended well is kept for a time"

@@ -1,1 +1,1 @@
-"""Commands of users with elastic jobs: submitting them, and their saved states."""
+"""Commands of users with elastic jobs: submitting them, and their checkpoints."""

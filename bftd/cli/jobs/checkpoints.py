@@ -1,4 +1,4 @@
-"""`bft checkpoints`: the saved states of the user's own trainers, read from their folder without asking a daemon."""
+"""`bft checkpoints`: the checkpoints of the user's own trainers, read from their folder without asking a daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def checkpoints() -> None:
-    """Show and remove the saved states of your trainers, in $BFT_STATE_DIR, $XDG_STATE_HOME/bft or ~/.local/state/bft.
+    """Show and remove the checkpoints of your trainers, in $BFT_STATE_DIR, $XDG_STATE_HOME/bft or ~/.local/state/bft.
 
     --elastic=...,resume=JOBID goes on from one of them in a new job.
     """
@@ -30,13 +30,15 @@ def checkpoints() -> None:
 @checkpoints.command()
 @options.as_json
 def ls(as_json: bool) -> None:
-    """List saved states, the newest last."""
+    """List checkpoints, the newest last."""
     root = _swept()
     from elastic.store import catalogue
 
     found = sorted(catalogue.entries(root), key=lambda entry: entry.changed_s)
     if as_json:
-        common.echo_json({"folder": str(root), "states": [_facts(entry) for entry in found]})
+        listed = [_facts(entry) for entry in found]
+        # Until 0.2, `states` and `by_path` are the old names of `checkpoints` and `distributed_folder`.
+        common.echo_json({"folder": str(root), "checkpoints": listed, "states": listed})
     else:
         common.echo(_table(found))
 
@@ -47,9 +49,11 @@ def ls(as_json: bool) -> None:
 @times.option("--older-than", "before_s", help="Those last saved before then, of trainers that do not run.")
 @click.option("--force", is_flag=True, help="Also where a driver on another host has not said that it ended.")
 def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -> None:
-    """Remove saved states, by the ids that `bft checkpoints ls` shows; never one of a trainer that runs."""
+    """Remove checkpoints, by the ids that `bft checkpoints ls` shows; never one of a trainer that runs."""
     if not (ids or ended or before_s is not None):
-        raise UsageError("name the states to remove, or say --ended or --older-than; `bft checkpoints ls` shows them")
+        raise UsageError(
+            "name the checkpoints to remove, or say --ended or --older-than; `bft checkpoints ls` shows them"
+        )
     if ids and (ended or before_s is not None):
         raise UsageError("ids exclude --ended and --older-than: call it once for each")
     root = _swept()
@@ -73,7 +77,7 @@ def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -
 
 
 def _swept() -> Path:
-    """Return the folder of all states, after deleting those that were kept long enough."""
+    """Return the folder of all checkpoints, after deleting those that were kept long enough."""
     from elastic.store import catalogue
 
     root = catalogue.root_of(os.environ)
@@ -88,7 +92,7 @@ def _named(known: Iterable[Entry], ids: tuple[str, ...]) -> list[Entry]:
         found = [entry for entry in known if text == str(entry.name)]
         found = found or [entry for entry in known if entry.name.means(text)]
         if not found:
-            raise UsageError(f"there is no saved state {text}; `bft checkpoints ls` shows yours")
+            raise UsageError(f"there is no checkpoint {text}; `bft checkpoints ls` shows yours")
         if len(found) > 1:
             names = ", ".join(str(entry.name) for entry in found)
             raise UsageError(f"{text} may be any of {names}: name the one that is meant")
@@ -118,6 +122,7 @@ def _facts(entry: Entry) -> dict[str, Any]:
         "step": newest.step if newest else None,
         "samples": newest.samples if newest else None,
         "size_bytes": entry.size_bytes,
+        "distributed_folder": entry.home or None,
         "by_path": entry.home or None,
         "set_aside": entry.aside,
         "saved_s": entry.changed_s or None,

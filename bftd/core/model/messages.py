@@ -231,7 +231,7 @@ def no_place(places: int, before: str) -> str:
 
 def resumes_later(loading: int) -> str:
     """Say why a suspended trainer does not take the nodes yet that are planned for it."""
-    return f"only so many suspended trainers load their states at once: {loading} (resumes_at_once)"
+    return f"only so many suspended trainers load their checkpoints at once: {loading} (resumes_at_once)"
 
 
 def beneficiaries(names: Sequence[str]) -> str:
@@ -295,7 +295,7 @@ def resize_costs(knowledge: ScalingModel, held: int) -> str:
     if knowledge.resumes_s:
         told.append(f"a resume takes {knowledge.resume_s:.1f} s")
     if told and knowledge.state_bytes:
-        told.append(f"its state has {size(knowledge.state_bytes)}")
+        told.append(f"its checkpoint has {size(knowledge.state_bytes)}")
     return "; ".join(told)
 
 

@@ -56,7 +56,7 @@ CLOCK_STEP_S = 3.0
 GRANT_SILENT_S = 45.0
 # A driver's reports reach a running daemon within a second; those queued while the link was down take longer.
 ENDED_KEPT_S = 60.0
-# A suspended trainer that has nodes loads its state, which others wait for. A trainer that takes longer, or hangs,
+# A suspended trainer that has nodes loads its checkpoint, which others wait for. A trainer that takes longer, or hangs,
 # holds up nobody: loading a terabyte takes as long.
 LOADS_MOST_S = 120.0
 # A worker that trained this long on a node shows that the node is sound, whatever failed there before.

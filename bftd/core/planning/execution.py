@@ -101,7 +101,7 @@ def _grantable(
 ) -> tuple[dict[str, list[str]], set[str]]:
     """Return the planned nodes that can be lent now: nobody holds them, the budget lasts, and the size is allowed.
 
-    Also return the trainers that could resume, except for the bound on how many load their states at once: the nodes
+    Also return the trainers that could resume, except for the bound on how many load checkpoints at once: the nodes
     planned for them wait for a later plan. Of trainers that resume, those whose users have nodes come last, then those
     that were lent nodes most recently: a trainer that is lent nodes and gives them back without training would
     otherwise have every turn.

@@ -225,7 +225,7 @@ def _values(
 
 def _unearned(trainer: Trainer, held: int, t_fwd_s: float) -> float:
     """Return the part of t_fwd for which more nodes than the `held` ones would earn nothing yet."""
-    # Fetching an image, or loading a large state, may take longer than t_fwd. But it never counts as all of t_fwd:
+    # Fetching an image, or loading a large checkpoint, may take longer than t_fwd. But it never counts as all of t_fwd:
     # otherwise a trainer whose first nodes took so long would stay as it is for ever, and never learn that later ones
     # are quicker.
     if held or not trainer.suspends:

@@ -30,7 +30,7 @@ WARM_UPS_KEPT = 5
 # Sizes remembered: a curve through this many points is as good as one through all.
 SIZES_KEPT = 64
 # Costs assumed before any resize was seen, in seconds: listing warm workers, and a shrink that re-forms the ring. The
-# time to save and load the state comes on top as soon as a save was measured.
+# time to save and load a checkpoint comes on top as soon as a save was measured.
 UNKNOWN_UP_COST_S = 2.0
 UNKNOWN_DOWN_COST_S = 1.0
 # From the grant of a node to its first step: placing the pilot and importing torch, before any was seen.
@@ -43,7 +43,7 @@ class ScalingModel:
 
     `given` and `seen` are (nodes, samples/s), nodes increasing; costs and stalls are in seconds. `seen` is of the class
     of nodes where it ran last, `node_class`, and `elsewhere` has the rates seen on other classes. `save_s` is how long
-    a save of its state takes, None if a resize needs none or none was measured, and `state_bytes` is 0 if unknown.
+    a save takes, None if a resize needs none or none was measured, and `state_bytes` is 0 if unknown.
     `last_resize` is its driver's report of the last one, crashes left out. `estimates` are by class of nodes. `prior`
     is how trainers here scaled before it came.
     """
@@ -98,7 +98,7 @@ class ScalingModel:
         return self._cost_s(self.down_stalls, self.given_down_cost_s, UNKNOWN_DOWN_COST_S, nodes)
 
     def _cost_s(self, seen: tuple[Stall, ...], given_s: float | None, unknown_s: float, nodes: int) -> float:
-        # the state is saved before workers end and loaded by the next ones, which takes about as long
+        # a checkpoint is saved before workers end and loaded by the next ones, which takes about as long
         guess_s = None if self.save_s is None else unknown_s + 2.0 * self.save_s
         if seen:
             return resize_cost.cost_s(seen, nodes, self.state_bytes, guess_s)
@@ -115,7 +115,7 @@ class ScalingModel:
 
     @property
     def resume_s(self) -> float:
-        """The same for a start from suspension, which loads the state; a guess if none was seen."""
+        """The same for a start from suspension, which loads a checkpoint; a guess if none was seen."""
         return statistics.median(self.resumes_s) if self.resumes_s else self.warm_up_s + (self.save_s or 0.0)
 
     @property
@@ -220,7 +220,7 @@ def observe_resize(knowledge: ScalingModel, told: ResizeReport) -> ScalingModel:
 
 
 def observe_state(knowledge: ScalingModel, save_s: float | None, state_bytes: float | None) -> ScalingModel:
-    """Note how long saves of the state take and how large it is; None, and a size of 0, mean unknown."""
+    """Note how long saves take and how large a checkpoint is; None, and a size of 0, mean unknown."""
     if save_s is None or not math.isfinite(save_s) or save_s < 0:
         save_s = knowledge.save_s
     if state_bytes is None or not math.isfinite(state_bytes) or state_bytes <= 0:

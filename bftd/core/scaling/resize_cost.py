@@ -1,8 +1,8 @@
 """The expected cost of a resize, from the stalls of earlier ones: a weighted median.
 
-Recent stalls, those from about as many nodes and those with a state of about the same size weigh more. A single odd one
-among several alike moves nothing, a lasting change counts after three resizes, and the result never lies outside the
-reported stalls.
+Recent stalls, those from about as many nodes and those with a checkpoint of about that size weigh more. A single odd
+one among several alike moves nothing, a lasting change counts after three resizes, and the result never lies outside
+the reported stalls.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-# One resize: the nodes before it, the bytes of the state (0 if not known), and seconds of stall.
+# One resize: the nodes before it, the bytes of the checkpoint (0 if not known), and seconds of stall.
 Stall = tuple[int, float, float]
 
 # Stalls remembered of each direction: the weight of an older one is below a tenth.
 STALLS_KEPT = 8
 # Weight of a stall beside that of the one after it: the newest three together outweigh all before them, two do not.
 _RECENCY = 0.75
-# Weight of a guess beside that of a fresh stall at the same size and state: one stall outweighs it, and it outweighs
-# stalls of a state that has become many times as large since.
+# Weight of a guess beside that of a fresh stall at the same size and checkpoint: one stall outweighs it, and it
+# outweighs stalls of a checkpoint that has become many times as large since.
 _GUESS = 0.5
 # Relative weights closer than this are equal.
 _WEIGHTLESS = 1e-9
@@ -31,7 +31,7 @@ def added(stalls: tuple[Stall, ...], stall: Stall) -> tuple[Stall, ...]:
 
 @lru_cache(maxsize=1 << 12)
 def cost_s(stalls: tuple[Stall, ...], nodes: int, state_bytes: float, guess_s: float | None = None) -> float:
-    """Return the seconds that a resize from `nodes` nodes costs a trainer with `state_bytes` of state, 0 if unknown.
+    """Return the seconds that a resize from `nodes` nodes costs; the checkpoint has `state_bytes`, 0 if unknown.
 
     `guess_s` is worked out from other measurements; it stands beside stalls that tell little of this resize. There must
     be a stall or a guess. The result is between the least and the largest of them, and never falls if one is raised.

@@ -5,7 +5,7 @@ life          beside the driver, in the user's Python: one life of Horovod's own
 rendezvous    in a life: gloo's ranks find each other there; announcement: workers tell it where to notify them
 node          on a pool node: forks the workers; environment: the variables of these workers
 script        in a worker: the content of `import elastic.horovod`; sockets: how a hung collective is broken;
-               stuck: the end of a worker that stays in NCCL; generations: states by path
+               stuck: the end of a worker that stays in NCCL; checkpoints: distributed checkpoints
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KIND = Kind(
     # Survivors of a lost node log an error for each; the driver reports what it means.
     defaults={"HOROVOD_LOG_LEVEL": "fatal"},
     # Commits stay in the workers' memory.
-    ships_in_background=True,
+    uploads_in_background=True,
     # The end of a worker that Horovod removed; it is what a revocation looks like.
     noise=r"terminate called after throwing|has been removed from elastic job",
 )

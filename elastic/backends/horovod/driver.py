@@ -70,7 +70,7 @@ class HorovodBackend(Backend):
             return
         self._tell_burst()
         life, self._life = self._life, None
-        await self._host.save_state(self._workers(), graceful=self._clean)
+        await self._host.save_checkpoint(self._workers(), graceful=self._clean)
         await life.stop()
         await self._end_workers()
         await self._prepare()

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO
 
 from horovod.common.basics import HorovodBasics
 
-from elastic.backends.horovod import abort_timeout, generations
+from elastic.backends.horovod import abort_timeout, checkpoints
 from elastic.backends.horovod.notification_address import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
-from elastic.base.errors import StateError
+from elastic.base.errors import CheckpointError
 from elastic.script import ranks, resizing
 from elastic.worker import driver_link as _session
 from elastic.worker.driver_link import PendingCheckpoint
@@ -76,9 +76,9 @@ def _abort() -> None:
 
 
 def _last_words() -> None:
-    """Ship the state before this worker gives up, on rank 0 only: one state is enough, and all workers may be stuck."""
+    """Upload the state before this worker gives up, on rank 0 only: one is enough, and all workers may be stuck."""
     if _counter.rank == 0:
-        _session.current().ship()
+        _session.current().upload()
 
 
 class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
@@ -96,21 +96,21 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         session = _session.current()
         session.on_abort = _abort
         if hvd.rank() == 0:
-            fetched = session.fetch_state()
-            if fetched.generations:
-                self._load(generations.load(fetched.generations))
-            elif fetched.file is not None:
-                self._load(snapshot.read(fetched.file))
+            download = session.download_checkpoint()
+            if download.versions:
+                self._load(checkpoints.load(download.versions))
+            elif download.file is not None:
+                self._load(snapshot.read(download.file))
         _counter.state, _counter.size, _counter.rank = self, hvd.size(), hvd.rank()
         self._commit()
 
     def save(self) -> None:
-        """Keeps the current state in memory, as upstream does, and makes it the state that the driver may ask for."""
+        """Keeps the current state in memory, as upstream does, and has it uploaded when the driver asks."""
         super().save()
         self._commit()
         if hvd.rank() == 0:
             # If the user cancels the job, Slurm kills every worker before the driver can ask for anything.
-            _session.current().ship_soon()
+            _session.current().upload_soon()
 
     def restore(self) -> None:
         """Goes back to the last committed state and notes how many steps that costs."""
@@ -169,7 +169,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
 
     def _commit(self) -> None:
-        """Make upstream's latest copy the state that the driver gets.
+        """Make upstream's latest copy the checkpoint that the driver gets.
 
         It is written later and without a lock: upstream's next save makes new copies, and changes none of these.
         """
@@ -181,7 +181,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         attributes = _Attributes(saved)
         write = functools.partial(_write, handlers, attributes)
         step, samples = saved["bft_step"], saved["bft_samples"]
-        publish = generations.way(lambda: _state(handlers, attributes), step, samples)
+        publish = checkpoints.way(lambda: _state(handlers, attributes), step, samples)
         _session.current().commit(PendingCheckpoint(step, samples, write, attributes.release, publish))
 
     def _take_back(self) -> None:
@@ -198,12 +198,12 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
     def _load(self, data: dict[str, Any]) -> None:
         if "handlers" not in data:
-            raise StateError(
-                "the saved state is a torchrun script's; submit that one, or submit this one without resume="
+            raise CheckpointError(
+                "the checkpoint is a torchrun script's; submit that one, or submit this one without resume="
             )
         if set(data["handlers"]) != set(self._handlers) or set(data["attributes"]) != set(self._saved_state):
             raise SystemExit(
-                "bft: the saved state is of another script (its TorchState has other fields); "
+                "bft: the checkpoint is of another script (its TorchState has other fields); "
                 "submit the job once more, without resume=, to start anew"
             )
         for name, saved in data["handlers"].items():
@@ -231,7 +231,7 @@ class _Attributes:
         try:
             self._taken = snapshot.StateCopy(attributes, self._pool)
             self._taken.copy()
-        except Exception as error:  # reported when the state is sent, as for any other state: training goes on
+        except Exception as error:  # reported when the state is uploaded, as for any other: training goes on
             self._error = error.with_traceback(None)
 
     def get(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""torch.distributed.elastic as a back-end: a change of nodes restarts all workers, from the saved state.
+"""torch.distributed.elastic as a back-end: a change of nodes restarts all workers, from a checkpoint.
 
     driver  beside the trainer, in bftd's Python: generations, their members and ranks
     blame   the cause of a crash

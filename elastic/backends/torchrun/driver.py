@@ -1,10 +1,11 @@
 """torch.distributed.elastic as a back-end: the driver is its rendezvous, a store beside the driver its memory.
 
-Every change of members restarts all workers (that is torchrun's way), so the state is saved at a step boundary first;
-workers are forks of warm processes, so the restart costs no import.
+Every change of members restarts all workers (that is torchrun's way), so a checkpoint is saved at a step boundary
+first; workers are forks of warm processes, so the restart costs no import.
 
 Training is complete when the script has ended with 0 on every member. A member that has ended so is not needed any more
-and may leave. But if another member fails before it ends, all start over from the last state, including those done.
+and may leave. But if another member fails before it ends, all start over from the last checkpoint, including those
+done.
 """
 
 from __future__ import annotations
@@ -146,13 +147,13 @@ class TorchrunBackend(Backend):
         return True
 
     async def _stop_workers(self) -> None:
-        """Save the state and have every member's workers stopped; the members then wait for a rendezvous."""
+        """Save a checkpoint and have every member's workers stopped; the members then wait for a rendezvous."""
         group, self._group = self._group, []
         if not group:
             return
         workers: list[Peer] = [peer for pilot in group for peer in pilot.workers.values()]
-        # Workers of a broken group hang in a collective: the last saved state must do, and is already here.
-        await self._host.save_state(workers, graceful=not self._broken)
+        # Workers of a broken group hang in a collective: the last checkpoint must do, and is already here.
+        await self._host.save_checkpoint(workers, graceful=not self._broken)
         if self._broken:
             self._unfinished.clear()
         else:
@@ -171,7 +172,7 @@ class TorchrunBackend(Backend):
                 pilot.tell({"op": "join"})
         deadline = asyncio.get_running_loop().time() + _JOIN_S
         while missing := [pilot for pilot in pilots if pilot.lease not in self._waiting]:
-            # Checked before every wait: a node may have been lost while the state of the others was being saved.
+            # Checked before every wait: a node may have been lost while the checkpoint of the others was being saved.
             if not all(pilot.wanted for pilot in pilots):
                 self._host.wake()
                 return None

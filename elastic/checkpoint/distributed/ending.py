@@ -1,7 +1,7 @@
 """Hooks that run before a script destroys its process groups, while a save may still be writing with its own.
 
 Scripts destroy them as their last act, usually by a name that they imported in their first lines. So the function is
-replaced before any script runs; this costs nothing until there is a save by path.
+replaced before any script runs; this costs nothing until there is a distributed checkpoint.
 """
 
 from __future__ import annotations

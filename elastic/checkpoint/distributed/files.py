@@ -1,4 +1,4 @@
-"""The files of a generation: written with their digests, flushed to the disk, copied from a stage, and verified."""
+"""The files of a checkpoint version: written with digests, flushed to the disk, copied from a stage, and verified."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from torch.distributed.checkpoint.filesystem import FileSystem
 
-from elastic.base.errors import StateError
-from elastic.base.timing import LAST_STATE_S, SAVING_S
+from elastic.base.errors import CheckpointError
+from elastic.base.timing import LAST_CHECKPOINT_S, SAVING_S
 from elastic.checkpoint.writeback import Writeback
 
 _COPY_BYTES = 16 << 20
@@ -28,7 +28,7 @@ _WRITER = re.compile(r"__(\d+)_\d+\.distcp$")
 
 @dataclass(frozen=True)
 class Sealed:
-    """A file of a generation: its name in the folder, its size and its digest (xxh3_128, hexadecimal)."""
+    """A file of a version: its name in the folder, its size and its digest (xxh3_128, hexadecimal)."""
 
     name: str
     size_bytes: int
@@ -36,12 +36,12 @@ class Sealed:
 
 
 def new_digest() -> Any:
-    """Return an empty digest; raises StateError if the library is missing."""
+    """Return an empty digest; raises CheckpointError if the library is missing."""
     try:
         import xxhash
     except ImportError:
-        why = "states by path need the Python package xxhash beside torch: pip install xxhash"
-        raise StateError(why) from None
+        why = "distributed checkpoints need the Python package xxhash beside torch: pip install xxhash"
+        raise CheckpointError(why) from None
     return xxhash.xxh3_128()
 
 
@@ -73,7 +73,7 @@ class SaveProgress:
             telling.join()
 
     def _wait(self, over: threading.Event) -> None:
-        until_s = time.monotonic() + LAST_STATE_S
+        until_s = time.monotonic() + LAST_CHECKPOINT_S
         while not over.wait(SAVING_S) and time.monotonic() < until_s:
             self._tell(self._bytes, True)
 
@@ -160,7 +160,7 @@ class SealingFileSystem(FileSystem):
 
 
 def make_folder(path: Path) -> None:
-    """Make a generation's folder, for its owner alone; several workers may do so at once."""
+    """Make a version's folder, for its owner alone; several workers may do so at once."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
@@ -188,12 +188,12 @@ def copy(source: Path, target: Path, pace: SaveProgress) -> None:
         pace.flush(writing.fileno())
 
 
-def listed(generation: dict[str, Any]) -> list[Sealed]:
-    """Return a generation's files, from the driver's list or the manifest in its folder; raises ValueError."""
-    rows = generation.get("files")
+def listed(version: dict[str, Any]) -> list[Sealed]:
+    """Return a version's files, from the driver's list or the manifest in its folder; raises ValueError."""
+    rows = version.get("files")
     if rows is None:
         try:
-            rows = json.loads((Path(str(generation["path"])) / _MANIFEST).read_text(encoding="utf-8"))["files"]
+            rows = json.loads((Path(str(version["path"])) / _MANIFEST).read_text(encoding="utf-8"))["files"]
         except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{_MANIFEST}: {why_of(error)}") from None
     try:

@@ -1,4 +1,4 @@
-"""Loading by path: all workers agree on a generation and read it into the tensors of a state."""
+"""Loading a distributed checkpoint: all workers agree on a version and read it into the tensors of a state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadat
 from torch.distributed.checkpoint.state_dict_loader import load as read
 from torch.distributed.tensor import DTensor, Replicate
 
-from elastic.base.errors import StateError
+from elastic.base.errors import CheckpointError
 from elastic.base.meminfo import free_bytes
 from elastic.checkpoint.distributed import Loaded, files, rng, tree
 from elastic.checkpoint.distributed.groups import Groups, current
@@ -24,40 +24,40 @@ from elastic.checkpoint.distributed.shards import RNG, SKELETON
 from elastic.worker import driver_link as _session
 
 KIND = "torchrun"
-"""The kind of script whose workers all save together; a state of another kind is marked with its kind."""
+"""The kind of script whose workers all save together; a checkpoint of another kind is marked with its kind."""
 
 _MEMORY_SHARE = 0.8
 """The most of a node's free memory that whole states may take."""
 
 
 class _Unusable(Exception):
-    """A generation that cannot be used; the previous one may be."""
+    """A checkpoint version that cannot be used; the previous one may be."""
 
 
-def load(generations: Sequence[dict[str, Any]], into: Any | None, kind: str = KIND) -> Loaded | None:
-    """Load as elastic.checkpoint.distributed.load does, from the generations that the driver listed, newest first.
+def load(versions: Sequence[dict[str, Any]], into: Any | None, kind: str = KIND) -> Loaded | None:
+    """Load as elastic.checkpoint.distributed.load does, from the versions that the driver listed, newest first.
 
-    Raises StateError for states of scripts of another `kind`.
+    Raises CheckpointError for checkpoints of scripts of another `kind`.
     """
     groups = current()
-    # Rank 0's answer from the driver counts: a newer generation may have come between two workers' requests.
-    generations = groups.gathered(list(generations) if groups.rank == 0 or groups.main is None else None)[0]
+    # Rank 0's answer from the driver counts: a newer version may have come between two workers' requests.
+    versions = groups.gathered(list(versions) if groups.rank == 0 or groups.main is None else None)[0]
     whys: list[str] = []
-    for generation in generations:
+    for version in versions:
         try:
-            return _loaded(generation, into, groups, kind)
+            return _loaded(version, into, groups, kind)
         except _Unusable as unusable:
-            whys.append(f"{generation.get('name')}: {unusable}")
+            whys.append(f"{version.get('name')}: {unusable}")
             if groups.rank == 0:
                 _session.current().tell(
-                    {"op": "corrupt", "name": generation.get("name"), "text": str(unusable)},
+                    {"op": "corrupt", "name": version.get("name"), "text": str(unusable)},
                 )
-                if generation is not generations[-1]:
-                    _say(f"the state {whys[-1]}; going on from the one before it")
+                if version is not versions[-1]:
+                    _say(f"the checkpoint {whys[-1]}; going on from the one before it")
     if not whys:
         return None
-    raise StateError(
-        f"the saved state cannot be read: {'; '.join(whys)}; nothing is removed: "
+    raise CheckpointError(
+        f"the checkpoint cannot be read: {'; '.join(whys)}; nothing is removed: "
         "put the files back, or submit the job without resume= to start anew"
     )
 
@@ -78,10 +78,10 @@ def copied(state: Any, into: Any) -> Any:
     return tree.rebuild(tree.merged(skeleton, asked), {**kept, **given})
 
 
-def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups, kind: str) -> Loaded:
-    """Verify a generation and read it; raises _Unusable or StateError, on all workers alike."""
-    folder = Path(str(generation.get("path", "")))
-    _verify(folder, generation, groups)
+def _loaded(version: dict[str, Any], into: Any | None, groups: Groups, kind: str) -> Loaded:
+    """Verify a version and read it; raises _Unusable or CheckpointError, on all workers alike."""
+    folder = Path(str(version.get("path", "")))
+    _verify(folder, version, groups)
     metadata = _all(lambda: FileSystemReader(folder).read_metadata(), groups)
     about = _all(lambda: _objects(folder, [SKELETON], metadata)[SKELETON], groups)
     header = torch.load(io.BytesIO(about), map_location="cpu", weights_only=False)
@@ -101,12 +101,12 @@ def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups, kind: 
         )
         read({**targets, **whole}, storage_reader=reader, planner=planner, process_group=group, no_dist=group is None)
     except (Exception, CheckpointException) as error:
-        raise StateError(f"the saved state in {folder} cannot be read: {_cause(error)}; it is kept") from error
+        raise CheckpointError(f"the checkpoint in {folder} cannot be read: {_cause(error)}; it is kept") from error
     for name, each in whole.items():
         _copy(name, targets[name], each)
-    _session.current().costs["load_bytes"] = float(sum(file.size_bytes for file in files.listed(generation)))
+    _session.current().costs["load_bytes"] = float(sum(file.size_bytes for file in files.listed(version)))
     if kind == KIND:
-        _set_generators(folder, str(generation.get("name")), metadata, groups.rank)
+        _set_generators(folder, str(version.get("name")), metadata, groups.rank)
         _session.current().goes_on(header)
     state = tree.rebuild(skeleton if into is None else tree.merged(skeleton, tree.flatten(into)[1]), targets)
     return Loaded(state, int(header["step"]), int(header["samples"]), header["size"])
@@ -115,24 +115,24 @@ def _loaded(generation: dict[str, Any], into: Any | None, groups: Groups, kind: 
 def _of_kind(header: Mapping[str, Any], kind: str) -> None:
     saved = header.get("kind", KIND)
     if saved != kind:
-        raise StateError(f"the saved state was written by path, by a {saved} script; submit that one; it is kept")
+        raise CheckpointError(f"the distributed checkpoint is a {saved} script's; submit that one; it is kept")
 
 
-def _set_generators(folder: Path, generation: str, metadata: Metadata, rank: int) -> None:
+def _set_generators(folder: Path, version: str, metadata: Metadata, rank: int) -> None:
     name = f"{RNG}{rank}"
     if name in metadata.state_dict_metadata:
         rng.restore(_objects(folder, [name], metadata)[name])
     else:
-        rng.begin(generation, rank)
+        rng.begin(version, rank)
 
 
-def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:
-    """Have each file read by one worker and compared with its record; raises _Unusable or StateError on all workers."""
+def _verify(folder: Path, version: dict[str, Any], groups: Groups) -> None:
+    """Have each file read by one worker and compared with its record. Raises _Unusable or CheckpointError on all."""
     found: list[str] = []
     away = ""
     try:
         os.stat(folder.parent)  # a node that does not see the folder cannot tell what is there
-        listed = files.listed(generation)
+        listed = files.listed(version)
         # Without a group no other worker looks at the other files.
         mine = files.share(listed, groups.rank, groups.size) if groups.main is not None else listed
         found = list(files.faults(folder, mine))
@@ -142,7 +142,7 @@ def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:
         away = f"{os.environ.get('SLURMD_NODENAME', 'a node')} cannot read {error.filename or folder}: {error.strerror}"
     heard = groups.gathered((found, away))
     if away := next((away for _, away in heard if away), ""):
-        raise StateError(f"the saved state cannot be read: {away}; it is kept, and the job can be submitted again")
+        raise CheckpointError(f"the checkpoint cannot be read: {away}; it is kept, and the job can be submitted again")
     faults = [fault for found, _ in heard for fault in found]
     if faults:
         more = f" and {len(faults) - 1} more" if len(faults) > 1 else ""
@@ -150,7 +150,7 @@ def _verify(folder: Path, generation: dict[str, Any], groups: Groups) -> None:
 
 
 def _targets(metadata: Metadata, skeleton: Any, into: Any | None, groups: Groups) -> dict[str, torch.Tensor]:
-    """Return the tensor to read each saved one into; raises StateError on all workers, such as for another model."""
+    """Return the tensor to read each saved one into; raises CheckpointError on all workers, as for another model."""
     saved = {
         name: each for name, each in metadata.state_dict_metadata.items() if isinstance(each, TensorStorageMetadata)
     }
@@ -163,11 +163,11 @@ def _targets(metadata: Metadata, skeleton: Any, into: Any | None, groups: Groups
         shapes = {name: shape for each in groups.gathered(shapes) for name, shape in each.items()} | shapes
     try:
         targets = _given(saved, skeleton, into, given, shapes)
-    except StateError as error:
+    except CheckpointError as error:
         why = str(error)
     whys = groups.gathered(why)
     if any(whys):
-        raise StateError(next(filter(None, whys)))
+        raise CheckpointError(next(filter(None, whys)))
     return targets
 
 
@@ -188,7 +188,7 @@ def _given(
     leaves = tree.leaves(skeleton)
     sharded = [name for name in fresh if name in leaves and leaves[name].sharded]
     if sharded:
-        raise StateError(
+        raise CheckpointError(
             f"{sharded[0].removeprefix(tree.ROOT + '.')} was saved in shards, and into= has an empty dict there; "
             "give into= the state as torch.distributed.checkpoint.state_dict.get_state_dict returns it"
         )
@@ -206,20 +206,20 @@ def _empty(saved: TensorStorageMetadata) -> torch.Tensor:
 def _compare(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[int]]) -> None:
     found = tree.differences(saved, given)
     if found:
-        raise StateError(
-            f"the saved state is of another model: {tree.told(found)}; nothing was read: "
+        raise CheckpointError(
+            f"the checkpoint is of another model: {tree.told(found)}; nothing was read: "
             "submit the script that saved it, or a new job to start anew"
         )
 
 
 def _fits(saved: Mapping[str, TensorStorageMetadata]) -> None:
-    """Raise StateError if a whole state for every worker of this node would take too much of its free memory."""
+    """Raise CheckpointError if a whole state for every worker of this node would take too much of its free memory."""
     needed = sum(each.size.numel() * each.properties.dtype.itemsize for each in saved.values())
     workers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     free = free_bytes()
     if free is not None and needed * workers > _MEMORY_SHARE * free:
-        raise StateError(
-            f"the saved state has {needed / 1e9:.1f} GB, too much for {workers} workers and "
+        raise CheckpointError(
+            f"the checkpoint has {needed / 1e9:.1f} GB, too much for {workers} workers and "
             f"{free / 1e9:.1f} GB of free memory: call elastic.load(into=state), "
             "which reads each worker's part into its own tensors"
         )
@@ -234,7 +234,7 @@ def _objects(folder: Path, names: Sequence[str], metadata: Metadata) -> dict[str
 
 
 def _all(call: Callable[[], Any], groups: Groups) -> Any:
-    """Return the result of `call`; a failure on one worker raises _Unusable or StateError on all, as in `_verify`."""
+    """Return the result of `call`; a failure on one worker raises _Unusable or CheckpointError on all."""
     value, why, away = None, "", False
     try:
         value = call()
@@ -244,7 +244,9 @@ def _all(call: Callable[[], Any], groups: Groups) -> Any:
     if heard:
         why, away = heard[0]
         if away:  # all of it was there a moment ago
-            raise StateError(f"the saved state cannot be read: {why}; it is kept, and the job can be submitted again")
+            raise CheckpointError(
+                f"the checkpoint cannot be read: {why}; it is kept, and the job can be submitted again"
+            )
         raise _Unusable(why)
     return value
 
@@ -266,10 +268,10 @@ def _apart(tensor: torch.Tensor, like: torch.Tensor | None = None) -> torch.Tens
 
 
 def _copy(name: str, target: torch.Tensor, saved: torch.Tensor) -> None:
-    """Copy into a tensor that may be expanded; raises StateError if its elements would have to differ."""
+    """Copy into a tensor that may be expanded; raises CheckpointError if its elements would have to differ."""
     once = _apart(saved, like=target)
     if once is not saved and not torch.allclose(once.expand_as(saved), saved, rtol=0.0, atol=0.0, equal_nan=True):
-        raise StateError(
+        raise CheckpointError(
             f"{name.removeprefix(tree.ROOT + '.')} is expanded in into=, and what was saved for it differs along that "
             "dimension; give into= a tensor of its own there (.clone())"
         )

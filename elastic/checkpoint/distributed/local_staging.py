@@ -1,4 +1,4 @@
-"""A folder on the node's own disk that a state is written to first, if the site names one."""
+"""A folder on the node's own disk that a checkpoint is written to first, if the site names one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _said: set[str] = set()
 
 @dataclass(frozen=True)
 class StagingFolder:
-    """A folder for one worker's files of one generation until they are copied to their final place."""
+    """A folder for one worker's files of one version until they are copied to their final place."""
 
     folder: Path
 
@@ -44,7 +44,9 @@ class StagingFolder:
             folder = mine / f"{name}.{rank}"
             folder.mkdir(mode=0o700)
         except OSError as error:
-            _say_once(f"states are not staged in {root} ({error.strerror}): they are written to their place at once")
+            _say_once(
+                f"checkpoints are not staged in {root} ({error.strerror}): they are written to their place at once"
+            )
             return None
         return cls(folder)
 

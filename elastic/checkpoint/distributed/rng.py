@@ -30,9 +30,9 @@ def restore(saved: dict[str, Any]) -> None:
         numpy_random.set_state(saved["numpy"])
 
 
-def begin(generation: str, rank: int) -> None:
-    """Seed the generators of a worker without saved ones, differently for each generation and rank."""
-    seed = int.from_bytes(hashlib.blake2b(f"{generation} {rank}".encode(), digest_size=8).digest(), "big")
+def begin(version: str, rank: int) -> None:
+    """Seed the generators of a worker without saved ones, differently for each checkpoint version and rank."""
+    seed = int.from_bytes(hashlib.blake2b(f"{version} {rank}".encode(), digest_size=8).digest(), "big")
     torch.manual_seed(seed)  # seeds every GPU too
     random.seed(seed)
     if (numpy_random := sys.modules.get("numpy.random")) is not None:

@@ -1,4 +1,4 @@
-"""Saving by path: the agreement at the end of a step, the write in the background, and the report to the driver."""
+"""Saving a distributed checkpoint: the agreement on a step, the write in the background, the report to the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_saver import save as write
 from torch.distributed.tensor import DTensor
 
-from elastic.base.errors import SHARD_IN_OBJECT, StateError
+from elastic.base.errors import SHARD_IN_OBJECT, CheckpointError
 from elastic.checkpoint.distributed import files, rng, tree
 from elastic.checkpoint.distributed.ending import before_destroy
 from elastic.checkpoint.distributed.groups import Groups, current
@@ -77,7 +77,7 @@ class Save:
         if self.groups.rank == 0:
             # All workers are done with the folder: none writes there any more.
             shutil.rmtree(folder, ignore_errors=True)
-        session.tell({"op": "unwritten", "name": self.name, "text": f"the state of step {self.step}: {self.why}"})
+        session.tell({"op": "unwritten", "name": self.name, "text": f"the checkpoint of step {self.step}: {self.why}"})
 
     def _written(self, folder: Path, pace: files.SaveProgress) -> list[files.Sealed]:
         stage = StagingFolder.of(self.name, self.size_bytes, self.groups.rank)
@@ -213,7 +213,7 @@ def _current() -> Saver:
 
 
 def drain(code: int = 0) -> None:
-    """Wait for writes to finish; the state of a failed script is not waited for."""
+    """Wait for writes to finish; the checkpoint of a failed script is not waited for."""
     if _saver is not None and code == 0:
         _saver.writer.drain()
 
@@ -221,8 +221,10 @@ def drain(code: int = 0) -> None:
 def save(state: Any, step: int, samples: int, *, pause: bool) -> None:
     """Save as elastic.checkpoint.distributed.save does."""
     if not os.environ.get("BFT_STATE_PATH"):
-        raise StateError("this trainer's driver knows no states by path; update bftd where the job was submitted")
-    files.new_digest()  # fail now, with one line, and not at every state
+        raise CheckpointError(
+            "this trainer's driver knows no distributed checkpoints; update bftd where the job was submitted"
+        )
+    files.new_digest()  # fail now, with one line, and not at every checkpoint
     saver = _current()
     if saver.groups.main is None and saver.groups.rank != 0:
         return  # no group to agree with: all workers have the same state, and rank 0 writes it
@@ -246,7 +248,7 @@ class _Whole(pickle.Pickler):
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, DTensor) or type(obj).__name__ == "ShardedTensor":
-            raise StateError(SHARD_IN_OBJECT)
+            raise CheckpointError(SHARD_IN_OBJECT)
         return NotImplemented
 
 
@@ -254,7 +256,7 @@ _PICKLE = types.SimpleNamespace(__name__="pickle", Pickler=_Whole)
 
 
 def pickled(value: Any) -> bytes:
-    """Pickle an object that a generation holds beside the tensors; raises what pickling raises."""
+    """Pickle an object that a checkpoint version holds beside the tensors; raises what pickling raises."""
     file = io.BytesIO()
     torch.save(value, file, pickle_module=_PICKLE)
     return file.getvalue()

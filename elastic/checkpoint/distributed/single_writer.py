@@ -1,7 +1,7 @@
-"""Whole states by path, written by one worker, for frameworks whose workers all hold the same state in memory.
+"""The single writer of a distributed checkpoint, for frameworks whose workers all hold the same state in memory.
 
-Such a generation looks like that of a single rank and has the usual form. It names its kind, since a script of another
-framework cannot use it. Random number generators are not part of such a state.
+Such a checkpoint looks like that of one rank and has the usual form. It names its kind, since a script of another
+framework cannot use it. Random number generators are not part of it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _LOOK_S = 1.0
 
 
 class Publisher:
-    """A writer of this process's states of a framework (`kind`), one at a time, which learns whether they count."""
+    """The single writer of a framework's checkpoints (`kind`), one at a time, which learns whether they count."""
 
     def __init__(self, session: DriverLink, kind: str) -> None:
-        """Raises StateError if a library is missing: now, with one line, and not at every state."""
+        """Raises CheckpointError if a library is missing: now, with one line, and not at every checkpoint."""
         files.new_digest()
         self._kind = kind
         self._tell = session.tell

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,14 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
-from elastic.base.errors import StateError
+from elastic.base.errors import CheckpointError
 
 ROOT = "state"
 _SHOWN = 3
 _GONE = object()
+
+# A skeleton is pickled with the module of its leaves: until 0.2, that of checkpoints of 0.1.0 is found, too.
+sys.modules["elastic.bypath.tree"] = sys.modules[__name__]
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,7 @@ def empty_below(state: Any) -> tuple[str, ...]:
 
 
 def differences(saved: Mapping[str, Sequence[int]], given: Mapping[str, Sequence[int]]) -> list[str]:
-    """Describe the differences in names and shapes between a saved state and the one to read it into, a phrase each."""
+    """Describe the differences in names and shapes between a checkpoint and the state that it is read into."""
     found = []
     for name in sorted({*saved, *given}):
         shown = name.removeprefix(f"{ROOT}.")
@@ -144,10 +148,10 @@ def _spread(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
 def _is_dense(value: Any) -> bool:
     """Whether it is a tensor of the kinds that torch.distributed.checkpoint splits and joins.
 
-    Raises StateError for a shard of another kind: only rank 0's part would be kept.
+    Raises CheckpointError for a shard of another kind: only rank 0's part would be kept.
     """
     if type(value).__name__ == "ShardedTensor":
-        raise StateError(
+        raise CheckpointError(
             "the state holds ShardedTensors, which cannot be saved: use FSDP2 (fully_shard), or give FSDP a device_mesh"
         )
     if type(value) not in (torch.Tensor, torch.nn.Parameter) and not isinstance(value, DTensor):

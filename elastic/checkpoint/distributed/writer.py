@@ -1,4 +1,4 @@
-"""A thread that writes states by path: all workers write the same ones, and a newer state replaces a waiting one.
+"""A thread that writes distributed checkpoints: all workers write the same states, and a newer replaces a waiting one.
 
 Each worker has one state being written and at most one waiting. A newer state replaces the waiting one on all workers
 or on none: they vote first, and no thread takes the waiting state between its worker's vote and the exchange. A thread
@@ -81,7 +81,7 @@ class Writer:
                 raise self._gone() from self._lost
 
     def _gone(self) -> LinkLostError:
-        return LinkLostError(f"a worker was lost while a state was written: {self._lost}")
+        return LinkLostError(f"a worker was lost while a checkpoint was written: {self._lost}")
 
     def drain(self) -> None:
         """Wait until nothing is being written or waits, or nothing can be written any more."""

@@ -4,13 +4,14 @@ Ends of workers that belong together are one *incident*. A node that fails again
 the next one. The first end of an incident is its cause. A worker that ends with other words is a peer that lost its
 connection; one that ends with the very same words has the same fault. Open incidents count as follows:
 
-1. An incident is settled by a saved state of a higher step, not by a step: a script that fails at the same batch gets
+1. An incident is settled by a checkpoint of a higher step, not by a step: a script that fails at the same batch gets
    to that batch every time. It is settled too when the others train past it without the nodes that failed. If a
    script saves nothing that bftd sees, an incident no longer counts after QUIET_S.
 2. Three open incidents are the script's fault, unless one node failed in all of them and other nodes that took part
    did not.
 3. The second failure of one node is the node's fault, if there are others that hardly fail: it is given back. The
-   node is sound again once it has trained for SOUND_S and a state was saved. Until then one more failure is enough.
+   node is sound again once it has trained for SOUND_S and a checkpoint was saved. Until then one more failure is
+   enough.
 4. A node that cannot even start workers is at fault at once. When the first two nodes of a trainer report the same
    error, the script's environment is at fault. A trainer that had ready nodes before goes on until three report it
    and no node is left.
@@ -33,7 +34,7 @@ NODE_TRIES = 2
 """The number of failures of one node among healthy ones that are the node's fault."""
 
 SOUND_S = 60.0
-"""A node is sound again once it has trained for this long since its failure and a state was saved."""
+"""A node is sound again once it has trained for this long since its failure and a checkpoint was saved."""
 
 QUIET_S = 3600.0
 """If a script saves nothing, its incidents count only for this long: its progress cannot be seen."""
@@ -122,7 +123,7 @@ class Blame:
         self._open = [one for one in self._open if step <= one.reached or not one.nodes or one.nodes & here]
 
     def saved(self, step: int, at_s: float) -> None:
-        """Notes that the state of `step` is saved."""
+        """Notes that the checkpoint of `step` is saved."""
         if step <= self._saved:
             return
         self._saved = step

@@ -37,7 +37,7 @@ class FailurePolicy:
         self._departures = Departures()
         self._at_fault: set[str] = set()
         self._ends: list[tuple[Pilot, int, str]] = []
-        self._fetched = False
+        self._asked = False
         self._told = False
         self._warned: set[str] = set()
         self._first: tuple[object, int, int] | None = None
@@ -51,7 +51,7 @@ class FailurePolicy:
         """See Host."""
         self._run.wake()
 
-    async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
+    async def save_checkpoint(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See Host, and StateSaver.save."""
         self._report_printed(self._printed.untold())
         costs = self._run.progress.costs
@@ -137,7 +137,7 @@ class FailurePolicy:
         self._words.told(pilot.lease, text)
 
     def stepped(self, pilot: Pilot, message: Message) -> None:
-        """Takes a worker's report of a step; the state saved by then is in the trainer's progress."""
+        """Takes a worker's report of a step; the checkpoint saved by then is in the trainer's progress."""
         now_s, members = time.monotonic(), self._members()
         if message["first"]:
             self._compare(message)
@@ -164,7 +164,7 @@ class FailurePolicy:
                 f"rank {rank} began at step {begun} and rank {other} at step {at}: call elastic.load, and then "
                 "elastic.step once a step, on every rank",
             )
-        elif rank == 0 and not self._fetched and 0 < step <= self._run.saved_step:
+        elif rank == 0 and not self._asked and 0 < step <= self._run.saved_step:
             self._warn(NOT_LOADED)
 
     # -- failures ---
@@ -356,9 +356,9 @@ class FailurePolicy:
 
     # -- a script that reports nothing ---
 
-    def fetched(self) -> None:
-        """Notes that a worker asks for the saved state: its script knows bftd, though it may load data for long now."""
-        self._fetched = True
+    def asked_for_checkpoint(self) -> None:
+        """Notes that a worker asks for a checkpoint: its script knows bftd, though it may load data for long now."""
+        self._asked = True
 
     @property
     def _has_saved(self) -> bool:
@@ -366,7 +366,7 @@ class FailurePolicy:
 
     @property
     def _silent(self) -> bool:
-        return not (self._has_saved or self._fetched or self._told)
+        return not (self._has_saved or self._asked or self._told)
 
     def _warn_if_silent(self) -> None:
         if self._silent and not self._printed.matched:

@@ -115,7 +115,7 @@ class Pilot:
     """The daemon takes the lease back: training leaves the node, in order unless `vacate`."""
 
     vacate: bool = False
-    """A regular job needs the node: only the last copy of the state is waited for."""
+    """A regular job needs the node: only the last copy of the checkpoint is waited for."""
 
     leaving: bool = False
     """The node is as good as gone: Slurm's notice came, the daemon wants it at once, or its processes are lost."""
@@ -310,7 +310,7 @@ class PilotStarter:
         """Runs a further step of the pilot's job to its end; returns its output. `command` is srun and its arguments.
 
         The driver starts it, not the agent: Slurm's notice reaches every process of the pilot, and an srun there would
-        end its step at once, with the last copy of the state in it.
+        end its step at once, with the last copy of the checkpoint in it.
         """
         # an agent started by a batch script may be here before Slurm's answer to sbatch
         job_id = pilot.job_id or (str(pilot.agent.hello["job_id"]) if pilot.agent else "")

@@ -46,10 +46,10 @@ class TrainerEvents(Protocol):
         """Notes that the pilot's processes are gone."""
 
     async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
-        """Saves the state, if none of the `others` has a copy: the pilot goes at once."""
+        """Has a checkpoint uploaded, if none of the `others` has a copy: the pilot goes at once."""
 
     def saving(self) -> bool:
-        """Whether a state is on its way to storage that outlives the nodes, and still grows."""
+        """Whether a checkpoint is on its way to storage that outlives the nodes, and still grows."""
 
     def failed(self, error: BaseException) -> None:
         """Takes a fault of the driver itself."""
@@ -121,7 +121,7 @@ class PilotManager:
     def leave_at_once(self, pilot: Pilot) -> None:
         """Answers a notice of Slurm's, or the daemon's word that a regular job needs the node.
 
-        Only the last copy of the state is waited for.
+        Only the last copy of the checkpoint is waited for.
         """
         pilot.leaving = True
         self.spawn(self._leave(pilot), pilot)

@@ -19,9 +19,9 @@ OWN_BYTES = 512 * 2**20
 """The memory beside the workers: with torch the agent took 25 MiB, the process that starts them 300, its tunnel 23."""
 
 UNKNOWN_STATE_BYTES = 2 * 2**30
-"""The assumed size of a state that nobody has seen yet: a larger one should go by path, and is not kept in memory."""
+"""The assumed size of a checkpoint not seen yet: a larger one should be distributed, and is not kept in memory."""
 
-_COPIES = 2  # of the state, in the memory of the worker that sends it (elastic.checkpoint.buffers)
+_COPIES = 2  # of the checkpoint, in the memory of the worker that sends it (elastic.checkpoint.buffers)
 _GPUS = re.compile(r"gpu(?::[^:,()]+)?:(\d+)")
 
 
@@ -45,7 +45,7 @@ class NodePartRequest:
     ) -> None:
         self.tell = tell
         self.state_bytes: Callable[[], int | None] = lambda: None
-        """Returns the size of the newest state kept in memory: 0 for none, None if unknown."""
+        """Returns the size of the newest checkpoint kept in memory: 0 for none, None if unknown."""
         self._share = share
         self._workers = workers or 1
         self._sharing = sharing

@@ -57,7 +57,7 @@ class Changes:
     """One trainer's changes; times are seconds on a monotonic clock."""
 
     def __init__(self, who: str, *, resumes: bool) -> None:
-        """`who` is the trainer's name in the daemon's sentences; `resumes`: it begins with a saved state."""
+        """`who` is the trainer's name in the daemon's sentences; `resumes`: it begins with a checkpoint."""
         self._who = who
         self._verb = changes.RESUMES if resumes else changes.STARTS
         self._group: dict[str, ShownPilot] = {}

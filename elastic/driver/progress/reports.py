@@ -47,7 +47,7 @@ class TrainerProgress:
     steps_per_s: float = 0.0
     total_steps: int | None = None
     kept_step: int = -1
-    """The step of the newest saved state, -1 for none."""
+    """The step of the newest checkpoint, -1 for none."""
 
     resizes: int = 0
     suspends: int = 0
@@ -112,11 +112,11 @@ class TrainerProgress:
         return reports
 
     def saved(self, step: int, samples: int) -> None:
-        """Notes that a state arrived in the driver: its progress can no longer be lost."""
+        """Notes that a checkpoint arrived in the driver: its progress can no longer be lost."""
         self.step, self.samples = max(self.step, step), max(self.samples, samples)
 
     def went_back(self, step: int, samples: int) -> None:
-        """Notes that the newest state is unusable: an older one is kept; the loss is counted once training resumes."""
+        """Notes that the newest checkpoint is unusable and an older one kept; the loss counts once training resumes."""
         self.step, self.samples = min(self.step, step), min(self.samples, samples)
 
     def present(self, at_s: float) -> ProgressReport:

@@ -1,4 +1,4 @@
-"""The cost of a resize in parts: saving the state, rendezvous, loading it.
+"""The cost of a resize in parts: saving a checkpoint, rendezvous, loading it.
 
 Pure. Durations are measured by the driver on a monotonic clock, and the loading time by the worker: times of different
 clocks are never compared. Work that workers do before they reach the step at which they save is no stall, so if the
@@ -29,7 +29,7 @@ class Parts:
 
 @dataclass
 class Costs:
-    """The times of saves and of the present resize; `tells_saves`: each resize saves and loads the state."""
+    """The times of saves and of the present resize; `tells_saves`: each resize saves and loads a checkpoint."""
 
     tells_saves: bool = False
     state_bytes: int | None = None
@@ -41,21 +41,21 @@ class Costs:
 
     @property
     def save_s(self) -> float | None:
-        """The time of a save of the state, if each resize has one and some were seen."""
+        """The time of a save, if each resize has one and some were seen."""
         return statistics.median(self._saves_s) if self.tells_saves and self._saves_s else None
 
     def saved(self, took_s: float, state_bytes: int) -> None:
-        """Notes that a state of this size was fully stored, `took_s` after it began to arrive or to be written."""
+        """Notes that a checkpoint of this size was fully stored, `took_s` after it began to arrive or to be written."""
         self.state_bytes = state_bytes
         self._saves_s = [*self._saves_s, took_s][-_SAVES_KEPT:]
 
     def asked(self, at_s: float, *, graceful: bool) -> None:
-        """Notes that the workers are to save and end; without `graceful`, their last saved state has to do."""
+        """Notes that the workers are to save and end; without `graceful`, their last checkpoint has to do."""
         self._asked_s, self._graceful = at_s, graceful
         self._stored_s = self._began_s = None
 
     def stored(self, at_s: float) -> None:
-        """Notes that their state is stored, or that nobody waits for it any longer."""
+        """Notes that their checkpoint is stored, or that nobody waits for it any longer."""
         self._stored_s = at_s
 
     def began(self, at_s: float) -> None:
@@ -79,7 +79,7 @@ class Costs:
             return Parts(0.0, left_s if load_s is not None else None, load_s, self.state_bytes)
         if stored_s is None or began_s is None or began_s < stored_s:
             return Parts(None, None, load_s, self.state_bytes)
-        # A state that was saved before Slurm took nodes is fetched during the rendezvous.
+        # A checkpoint that was saved before Slurm took nodes is downloaded during the rendezvous.
         rendezvous_s = min(left_s, began_s - (stored_s if self._graceful else asked_s))
         save_s = min(left_s - rendezvous_s, stored_s - asked_s) if self._graceful else 0.0
         return Parts(save_s, rendezvous_s, load_s, self.state_bytes)

@@ -21,7 +21,7 @@ UNSAVED = (
 )
 
 NOT_LOADED = (
-    "the script saves its state and has not called elastic.load(): it begins anew at each change of its nodes, and "
+    "the script saves checkpoints and has not called elastic.load(): it begins anew at each change of its nodes, and "
     "what it saves below the step that is kept is dropped; call elastic.load() when it starts, on every rank"
 )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 
-from elastic.base.timing import SHIP_EVERY_S
+from elastic.base.timing import UPLOAD_EVERY_S
 from elastic.driver.progress.job_output import span
 from elastic.options.elastic_option import SAVE_SHARE_MOST
 
@@ -45,20 +45,20 @@ class Saves:
         self._measuring = False
         self._trained_s = 0.0
         self._losses = 0
-        self._travel_s = 0.0
+        self._upload_s = 0.0
         self._group = 0
         self._saved_s = self._now_s = -math.inf
         self._told_s = 0.0
         self.due = False
         """Whether it is time to ask the workers, as of the last `look`."""
 
-    def look(self, now_s: float, training: bool, group: int, losses: int, travel_s: float) -> None:
-        """Notes whether workers train, in which group, how many times steps were lost, and how long a save travels."""
-        if group != self._group:  # it began from the saved state, so nothing more can be lost yet
+    def look(self, now_s: float, training: bool, group: int, losses: int, upload_s: float) -> None:
+        """Notes whether workers train, in which group, how many times steps were lost, and how long an upload takes."""
+        if group != self._group:  # it began from a checkpoint, so nothing more can be lost yet
             self._group, self._saved_s, self._measuring = group, now_s, False
         elif training and group:
             self._trained_s += now_s - self._now_s
-        self._now_s, self._losses, self._travel_s = now_s, losses, travel_s
+        self._now_s, self._losses, self._upload_s = now_s, losses, upload_s
         self.due = training and group > 0 and now_s - self._saved_s >= self.interval_s
 
     def worth(self, save_s: float) -> bool:
@@ -80,7 +80,7 @@ class Saves:
 
     def _interval_s(self, share: float) -> float:
         # A save before the previous one has arrived would be copied for nothing.
-        return interval_s(self._cost_s, self._loss_every_s, share, max(SHIP_EVERY_S, self._travel_s))
+        return interval_s(self._cost_s, self._loss_every_s, share, max(UPLOAD_EVERY_S, self._upload_s))
 
     def line(self) -> str | None:
         """Returns a line about the interval, if it was measured and has changed since the last line; else None."""
@@ -95,7 +95,7 @@ class Saves:
         fewer = self._losses > 0 and self._interval_s(SAVE_SHARE_MOST) * _TOLD_AGAIN < every_s
         more = f"; with save_share={SAVE_SHARE_MOST:g} it would be fewer" if fewer else ""
         return (
-            f"the state is saved about every {span(every_s)}: a save stalls training for {cost} s "
+            f"a checkpoint is saved about every {span(every_s)}: a save stalls training for {cost} s "
             f"({self._cost_s / every_s:.1%} of the time), and {lost}{more}"
         )
 

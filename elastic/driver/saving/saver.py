@@ -1,4 +1,4 @@
-"""Collection of the workers' last state: from a step boundary if there is time, else as it was last saved."""
+"""Collection of the workers' last checkpoint: from a step boundary if there is time, else as it was last saved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import MutableMapping, Sequence
 from weakref import ReferenceType, WeakKeyDictionary, ref
 
-from elastic.base.timing import PAUSE_S, SHIP_S, STATE_QUIET_S, STORE_RETRY_S
+from elastic.base.timing import CHECKPOINT_QUIET_S, PAUSE_S, STORE_RETRY_S, UPLOAD_S
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from elastic.store.store import CheckpointStore, Content, NotStoredError
@@ -17,13 +17,14 @@ _GONE, _UNSAVED = "gone", "unsaved"
 
 
 class CheckpointSaver:
-    """The collector of workers' states; any worker's will do, the highest step is kept.
+    """The collector of workers' checkpoints; any worker's will do, the highest step is kept.
 
-    One worker is asked, rank 0 if it is known; the next one only if that one's state does not grow or is not there.
+    One worker is asked, rank 0 if it is known; the next one only if that one's checkpoint does not grow or is not
+    there.
     """
 
     def __init__(self, store: CheckpointStore, *, retry_s: float = STORE_RETRY_S) -> None:
-        """`retry_s`: the time after which a state that could not be stored is asked for again."""
+        """`retry_s`: the time after which a checkpoint that could not be stored is asked for again."""
         self.store = store
         self._retry_s = retry_s
         self._retry: asyncio.TimerHandle | None = None
@@ -43,14 +44,14 @@ class CheckpointSaver:
         asked: bool = False,
         patient: bool = True,
         pause_s: float = PAUSE_S,
-        ship_s: float = SHIP_S,
+        upload_s: float = UPLOAD_S,
     ) -> None:
-        """Returns when the state is in the store, or when no worker has delivered one in time.
+        """Returns when a checkpoint is in the store, or when no worker has delivered one in time.
 
         `graceful` lets rank 0 reach the end of a step and save there; it then waits to be ended. `asked`: the workers
-        have agreed on the step already. `patient`: a growing state is waited for however long it takes. The wait also
-        ends when the state's worker ends, so a caller that needs that worker's node need not ask. Without `patient`,
-        `ship_s` is the time for all of them.
+        have agreed on the step already. `patient`: a growing checkpoint is waited for however long it takes. The wait
+        also ends when the uploading worker ends, so a caller that needs that worker's node need not ask. Without
+        `patient`, `upload_s` is the time for all of them.
         """
         if graceful:
             if not asked:
@@ -65,11 +66,11 @@ class CheckpointSaver:
         ranked = sorted(workers, key=lambda one: one is not first)
         turns = [[worker] for worker in ranked]
         if not patient and len(ranked) > 1:
-            turns, ship_s = [ranked[:1], ranked[1:]], ship_s / 2  # no time to ask one by one
+            turns, upload_s = [ranked[:1], ranked[1:]], upload_s / 2  # no time to ask one by one
         for asked_now in turns:
             self._ask(asked_now, "ship")
-            # If the disk refuses one worker's state, it refuses the next one's.
-            if await self._answered(asked_now, {"shipped", _UNSAVED}, ship_s, patient):
+            # If the disk refuses one worker's checkpoint, it refuses the next one's.
+            if await self._answered(asked_now, {"shipped", _UNSAVED}, upload_s, patient):
                 return
 
     def received(self, worker: Peer, message: Message) -> None:
@@ -84,9 +85,9 @@ class CheckpointSaver:
             self.note(worker, op)
 
     async def take(self, worker: Peer, message: Message, content: Content) -> bool:
-        """Receives a worker's state; returns whether it is stored. Raises WireError when it is cut short.
+        """Receives a worker's checkpoint; returns whether it is stored. Raises WireError when it is cut short.
 
-        After a state marked `last` that worker has no newer one, as far as it was asked for.
+        After a checkpoint marked `last` that worker has no newer one, as far as it was asked for.
         """
         step = int(message["step"])
         try:
@@ -102,23 +103,23 @@ class CheckpointSaver:
         return True
 
     def grew(self, worker: Peer) -> None:
-        """Notes that more of this worker's state has arrived, or was written at its destination."""
+        """Notes that more of this worker's checkpoint has arrived, or was written at its destination."""
         self._grown_s[worker] = time.monotonic()
 
     @property
     def growing(self) -> bool:
-        """Whether a state has grown a moment ago, or the end of a step is awaited to save one."""
+        """Whether a checkpoint has grown a moment ago, or the end of a step is awaited to save one."""
         if time.monotonic() < self._pausing_until_s:
             return True
-        return time.monotonic() - max(self._grown_s.values(), default=-STATE_QUIET_S) < STATE_QUIET_S
+        return time.monotonic() - max(self._grown_s.values(), default=-CHECKPOINT_QUIET_S) < CHECKPOINT_QUIET_S
 
     def stepped(self, worker: Peer, rank: int) -> None:
-        """Notes which worker is rank 0: it has the newest state, and with some back-ends the only one."""
+        """Notes which worker is rank 0: it has the newest checkpoint, and with some back-ends the only one."""
         if rank == 0:
             self._first = ref(worker)
 
     def note(self, worker: Peer, answer: str) -> None:
-        """Notes a worker's answer: `paused`, `shipped`, or that there is no state."""
+        """Notes a worker's answer: `paused`, `shipped`, or that there is no checkpoint."""
         self._answers[worker] = answer
         self._news.set()
 
@@ -150,7 +151,7 @@ class CheckpointSaver:
             until_s = began_s + timeout_s
             grown_s = max((self._grown_s.get(worker, 0.0) for worker in workers), default=0.0)
             if patient and grown_s >= began_s:
-                until_s = max(until_s, grown_s + STATE_QUIET_S)
+                until_s = max(until_s, grown_s + CHECKPOINT_QUIET_S)
             left_s = until_s - time.monotonic()
             if answers <= {_GONE, "nothing_saved"} or left_s <= 0:
                 return False

@@ -56,7 +56,7 @@ class Probes:
         while pilot.lease in self._waiting:
             if pilot.lease not in self._asked:
                 self._held[pilot.lease] = pilot
-                if self._looking is None or (self._looking.done() and not self._known and self._run.generations.seen):
+                if self._looking is None or (self._looking.done() and not self._known and self._run.versions.seen):
                     self._looking = asyncio.ensure_future(self._look())
                 await asyncio.shield(self._looking)  # its pilot may end meanwhile, others wait for the same
                 self._ask_held()
@@ -65,11 +65,11 @@ class Probes:
     async def _look(self) -> None:
         """Leaves the driver's own file, if its host sees the folder."""
         name = f"driver.{os.uname().nodename}"
-        if await self._run.generations.probe(self._token, name):
+        if await self._run.versions.probe(self._token, name):
             self._known.append(name)
 
     def _ask_held(self) -> None:
-        path = str(self._run.generations.home.path)
+        path = str(self._run.versions.home.path)
         while self._held and (self._known or self._passed or not self._asked):
             lease, pilot = next(iter(self._held.items()))
             del self._held[lease]
@@ -98,7 +98,7 @@ class Probes:
         self._written += 1
         pilot.waits = False
         self._passed.add(pilot.node)
-        self._run.generations.look_at_space(message.get("free_bytes"))
+        self._run.versions.look_at_space(message.get("free_bytes"))
         if self._waiting.pop(pilot.lease):
             self._ready(pilot)
         self._answered(pilot)
@@ -122,7 +122,7 @@ class Probes:
         """
         if number not in FILE_SYSTEMS:
             return False
-        now = (self._written, self._run.generations.step)
+        now = (self._written, self._run.versions.step)
         return self._refused.setdefault(pilot.lease, now) == now or number != errno.EROFS
 
     def _wait(self, pilot: Pilot, number: int) -> None:

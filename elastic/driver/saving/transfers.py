@@ -1,4 +1,4 @@
-"""States on their way between workers and the store, each on a connection of its own and in a thread of its own.
+"""Uploads and downloads of checkpoints between workers and the store, each with a connection and a thread of its own.
 
 The event loop, which answers give-backs, only checks their progress now and then: arriving bytes are a sign of life.
 """
@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from elastic.base.errors import ElasticError
-from elastic.base.timing import FAREWELL_S, LAST_STATE_S, STATE_SETTLE_S, STATE_STALL_S
+from elastic.base.timing import CHECKPOINT_SETTLE_S, CHECKPOINT_STALL_S, FAREWELL_S, LAST_CHECKPOINT_S
 from elastic.driver.progress.resize_costs import number
 from elastic.driver.saving.saver import CheckpointSaver
 from elastic.link import descriptors
 from elastic.link.authentication import Seals
-from elastic.link.bulk import FETCH, SEND, Incoming
+from elastic.link.bulk import DOWNLOAD, UPLOAD, Incoming
 from elastic.link.channel import BlockingChannel
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
@@ -31,7 +31,7 @@ _LOOK_S = 0.25
 
 @dataclass(eq=False)
 class _Transfer:
-    """One state on its way since `began_s`; `grown_s` is when more of it was last seen, `whole_s` when all was."""
+    """One checkpoint on its way since `began_s`; `grown_s` is when more of it was last seen, `whole_s` when all was."""
 
     worker: Peer
     about: Message
@@ -48,8 +48,8 @@ class _Transfer:
 
     @property
     def comes(self) -> bool:
-        """Whether the worker sends the state."""
-        return bool(self.about["what"] == SEND)
+        """Whether the worker uploads the checkpoint."""
+        return bool(self.about["what"] == UPLOAD)
 
     @property
     def size_bytes(self) -> int:
@@ -74,8 +74,8 @@ class Transfers:
     ) -> None:
         """`worker_of` finds the present worker that sent a hello; `heard` takes a sign of its life.
 
-        `saved` is called when a state was stored, with the seconds that it took and its bytes; `offer` returns the
-        answer about the state to begin with.
+        `saved` is called when a checkpoint was stored, with the seconds that it took and its bytes; `offer` returns the
+        answer about the checkpoint to begin with.
         """
         self._saver = saver
         self._worker_of = worker_of
@@ -89,7 +89,7 @@ class Transfers:
     def accept(self, about: Message, seals: Seals, sock: socket.socket) -> None:
         """Starts the transfer of a connection that has proved itself; a worker that is turned away tries again."""
         worker, what = self._worker_of(about), about.get("what")
-        if worker is None or what not in (SEND, FETCH) or len(self._all) >= self._most:
+        if worker is None or what not in (UPLOAD, DOWNLOAD) or len(self._all) >= self._most:
             sock.close()
             return
         for other in self._all:
@@ -98,13 +98,13 @@ class Transfers:
             if other.worker is worker and other.about["what"] == what:
                 other.channel.hang_up()
         sock.setblocking(True)
-        sock.settimeout(STATE_STALL_S)
+        sock.settimeout(CHECKPOINT_STALL_S)
         transfer = _Transfer(worker, about, BlockingChannel(sock, seals))
         self._all.add(transfer)
         transfer.task = asyncio.create_task(self._serve(transfer))
 
     def answer(self, worker: Peer) -> None:
-        """Tells a worker about the state to begin with, as soon as that is known."""
+        """Tells a worker about the checkpoint to begin with, as soon as that is known."""
         task = asyncio.create_task(self._answer(worker))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -124,17 +124,17 @@ class Transfers:
         worker.send(await self._offer())
 
     async def _settled(self) -> None:
-        """Waits for the states of workers that are gone: a complete one may still be on its way to the disk.
+        """Waits for the checkpoints of workers that are gone: a complete one may still be on its way to the disk.
 
-        Otherwise some workers of a new group would be offered the state before it and some this one.
+        Otherwise some workers of a new group would be offered the checkpoint before it and some this one.
         """
         began_s = time.monotonic()
         while late := [one for one in self._all if one.comes and not self._is_present(one.worker)]:
             now_s = time.monotonic()
-            if now_s - began_s > LAST_STATE_S:
+            if now_s - began_s > LAST_CHECKPOINT_S:
                 return
             for transfer in late:
-                if not transfer.incoming.digest and now_s - transfer.grown_s > STATE_SETTLE_S:
+                if not transfer.incoming.digest and now_s - transfer.grown_s > CHECKPOINT_SETTLE_S:
                     transfer.channel.hang_up()
             tasks = [transfer.task for transfer in late if transfer.task is not None]
             await asyncio.wait(tasks, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
@@ -167,7 +167,7 @@ class Transfers:
                 self._saver.grew(transfer.worker)
         elif transfer.incoming.digest:  # on its way to the disk
             transfer.whole_s = transfer.whole_s or now_s
-            if now_s - transfer.whole_s < LAST_STATE_S:
+            if now_s - transfer.whole_s < LAST_CHECKPOINT_S:
                 self._saver.grew(transfer.worker)
 
     async def _take(self, transfer: _Transfer) -> None:

@@ -94,7 +94,7 @@ class Host:
     def finish(self, exit_code: int, reason: str) -> None:
         self.ends.append((exit_code, reason))
 
-    async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
+    async def save_checkpoint(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         self.saves.append(graceful)
 
 

@@ -132,14 +132,14 @@ def test_a_script_runs_to_its_end_on_it_through_real_agents_and_node_processes(
     assert sorted(lines) == [f"n1: {argv} {seen}", f"n2: {argv} {seen}"]
 
 
-def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
+def test_what_its_row_says_of_its_output_and_its_checkpoint_holds_for_the_trainer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic.driver.timers.SHIP_EVERY_S", 0.01)
+    monkeypatch.setattr("elastic.driver.timers.UPLOAD_EVERY_S", 0.01)
 
-    async def shipped(ships: bool, state: str = "") -> bool:
+    async def uploaded(uploads: bool, state: str = "") -> bool:
         starter = FakeStarter()
-        fields = {"driver": KIND.driver, "ships_in_background": ships}
+        fields = {"driver": KIND.driver, "uploads_in_background": uploads}
         trainer = trainer_for(settings_for(tmp_path, f"1-1{state}", "dummy"), print, starter, FakeDaemon(), **fields)
         serving = asyncio.create_task(trainer.serve())
         trainer.crew.on_leases([lease("n1")])
@@ -151,8 +151,8 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
         one.working = one.revoked = True
         for line in ("so long", "so long ago"):
             await trainer.connections.received(agent, {"op": "out", "line": line})
-        if ships and not state:
-            await until("asked for its state", lambda: "ship" in ops(worker))
+        if uploads and not state:
+            await until("asked for its checkpoint", lambda: "ship" in ops(worker))
         else:
             await asyncio.sleep(0.1)
         trainer.run.finish(0, "the test is over")
@@ -161,8 +161,8 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
         await trainer.stop()
         return "ship" in ops(worker)
 
-    assert asyncio.run(shipped(True))
-    assert not asyncio.run(shipped(False))
-    # By path a worker writes at its own pace.
-    assert not asyncio.run(shipped(True, f",state={tmp_path}/path"))
+    assert asyncio.run(uploaded(True))
+    assert not asyncio.run(uploaded(False))
+    # A worker writes distributed checkpoints at its own pace.
+    assert not asyncio.run(uploaded(True, f",state={tmp_path}/path"))
     assert capsys.readouterr().out == "n1: so long ago\n" * 3

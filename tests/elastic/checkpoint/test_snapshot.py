@@ -26,9 +26,9 @@ from tests.support.messages import pattern
 torch: Any = pytest.importorskip("torch")
 numpy: Any = pytest.importorskip("numpy")
 
-from elastic.base.errors import StateError  # noqa: E402
+from elastic.base.errors import CheckpointError  # noqa: E402
 from elastic.checkpoint import buffers, snapshot  # noqa: E402
-from elastic.checkpoint.buffers import ARENAS, Buffer, BufferPool  # noqa: E402
+from elastic.checkpoint.buffers import BUFFERS, Buffer, BufferPool  # noqa: E402
 from elastic.checkpoint.snapshot import StateCopy  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -263,7 +263,7 @@ def test_memory_that_was_given_back_is_the_next_copys() -> None:
 
 def test_a_third_save_takes_the_memory_of_what_waits_and_never_that_of_the_one_being_written() -> None:
     pool, tensor = BufferPool(), torch.zeros(1000)
-    travelling = taken(tensor, pool)
+    being_written = taken(tensor, pool)
     tensor += 1
     waiting = taken(tensor, pool)
     theirs = place(waiting)
@@ -272,15 +272,15 @@ def test_a_third_save_takes_the_memory_of_what_waits_and_never_that_of_the_one_b
     waiting.release()  # by the commit of the newest
     newest.copy()
     assert place(newest) == theirs
-    assert [written(one)[0].item() for one in (travelling, newest)] == [0.0, 2.0]
+    assert [written(one)[0].item() for one in (being_written, newest)] == [0.0, 2.0]
 
 
 def test_no_more_copies_are_kept_than_can_be_needed_nor_any_that_do_not_fit() -> None:
     pool = BufferPool()
-    several = [taken(torch.ones(1000), pool) for _ in range(ARENAS + 1)]
+    several = [taken(torch.ones(1000), pool) for _ in range(BUFFERS + 1)]
     for one in several:
         one.release()
-    assert len(pool._idle) == ARENAS
+    assert len(pool._idle) == BUFFERS
     taken(torch.ones(3 << 20), pool)
     assert not pool._idle
     taken(torch.ones(1000), pool)
@@ -300,24 +300,24 @@ def test_a_copy_that_is_released_while_it_is_written_is_given_back_only_then() -
     one.write(wire)  # type: ignore[arg-type]
     assert torch.load(io.BytesIO(wire.taken)).sum() == 1000
     assert len(pool._idle) == 1
-    with pytest.raises(StateError, match="released"):
+    with pytest.raises(CheckpointError, match="released"):
         one.write(wire)  # type: ignore[arg-type]
 
 
-def saves_twice(pool: BufferPool, apart_s: float, travel_s: float, size_bytes: int = 3 << 20) -> Buffer:
-    """Copies twice, so long after one another; the first copy travelled so long, the second has this memory."""
-    arena = pool.take(size_bytes)
+def saves_twice(pool: BufferPool, apart_s: float, write_s: float, size_bytes: int = 3 << 20) -> Buffer:
+    """Copies twice, so long after one another; the first copy was written so long, the second has this memory."""
+    buffer = pool.take(size_bytes)
     pool.copied(size_bytes, now_s=100.0)
-    pool.travelled(travel_s)
-    pool.give_back(arena)
-    arena = pool.take(size_bytes)
+    pool.wrote(write_s)
+    pool.give_back(buffer)
+    buffer = pool.take(size_bytes)
     pool.copied(size_bytes, now_s=100.0 + apart_s)
-    return arena
+    return buffer
 
 
-def test_where_saves_come_often_memory_for_one_beside_another_that_travels_is_touched_beforehand() -> None:
+def test_where_saves_come_often_memory_for_one_beside_another_that_is_uploaded_is_touched_beforehand() -> None:
     pool = BufferPool()
-    first = saves_twice(pool, apart_s=30.0, travel_s=10.0)
+    first = saves_twice(pool, apart_s=30.0, write_s=10.0)
     assert pool.preparing is not None
     pool.preparing.join(20)
     second = pool.take(3 << 20)
@@ -330,13 +330,13 @@ def test_where_saves_come_often_memory_for_one_beside_another_that_travels_is_to
     assert pool.preparing is preparing  # there are no more copies than can be needed
 
 
-@pytest.mark.parametrize("why", ["saves are rare", "none has travelled", "there is little memory"])
+@pytest.mark.parametrize("why", ["saves are rare", "none was written", "there is little memory"])
 def test_no_memory_is_touched_beforehand_where(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "there is little memory":
         monkeypatch.setattr(buffers, "free_bytes", lambda: 4 << 20)
     pool = BufferPool()
-    apart_s, travel_s = 600.0 if why == "saves are rare" else 30.0, 0.0 if why == "none has travelled" else 10.0
-    saves_twice(pool, apart_s, travel_s)
+    apart_s, write_s = 600.0 if why == "saves are rare" else 30.0, 0.0 if why == "none was written" else 10.0
+    saves_twice(pool, apart_s, write_s)
     assert pool.preparing is None
 
 
@@ -344,8 +344,8 @@ def test_a_copy_into_memory_that_is_being_touched_stays_what_it_is(monkeypatch: 
     pool, touched = BufferPool(), threading.Event()
     touch = Buffer.touch
 
-    def observed(arena: Buffer, offset: int) -> None:
-        touch(arena, offset)
+    def observed(buffer: Buffer, offset: int) -> None:
+        touch(buffer, offset)
         touched.set()
 
     monkeypatch.setattr(Buffer, "touch", observed)
@@ -396,7 +396,7 @@ def test_torchs_checksums_are_left_out_of_what_has_a_digest_and_of_nothing_else(
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_torchs_option_is_as_the_script_has_set_it_also_after_a_state_that_cannot_be_pickled(on: bool) -> None:
+def test_torchs_option_is_as_the_script_has_set_it_also_after_a_checkpoint_that_cannot_be_pickled(on: bool) -> None:
     torch.serialization.set_crc32_options(on)
     try:
         for _ in range(2):
@@ -425,30 +425,30 @@ def test_without_memory_for_a_copy_the_save_says_so_in_a_line_and_nobody_waits_f
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(cls: type, size_bytes: int) -> Any:
-        raise StateError("no memory for a copy of the state (4.0 GB): ask Slurm for more with --mem")
+        raise CheckpointError("no memory for a copy of the state (4.0 GB): ask Slurm for more with --mem")
 
     monkeypatch.setattr(Buffer, "new", classmethod(refuse))
     one = StateCopy(torch.ones(3), BufferPool())
     for attempt in (one.copy, lambda: one.write(Wire())):  # type: ignore[arg-type]
-        with pytest.raises(StateError, match="--mem"):
+        with pytest.raises(CheckpointError, match="--mem"):
             attempt()
 
 
 def test_more_memory_than_there_is_is_a_line() -> None:
-    with pytest.raises(StateError, match=pattern("elastic.arenas.no_memory", size="100000000.0 GB")):
+    with pytest.raises(CheckpointError, match=pattern("elastic.buffers.no_memory", size="100000000.0 GB")):
         Buffer.new(10**17)
 
 
 def test_a_fork_does_not_make_the_next_copy_go_to_fresh_pages() -> None:
-    arena = Buffer.new(1)
-    arena[:3] = b"abc"
+    buffer = Buffer.new(1)
+    buffer[:3] = b"abc"
     ours, theirs = os.pipe()
     if (child := os.fork()) == 0:
-        os.write(theirs, arena[:3])
+        os.write(theirs, buffer[:3])
         os._exit(0)
     os.waitpid(child, 0)
     assert os.read(ours, 3) == b"\0\0\0"
-    assert arena[:3] == b"abc"
+    assert buffer[:3] == b"abc"
     os.close(ours)
     os.close(theirs)
 
@@ -483,10 +483,10 @@ print(json.dumps([before, peak_bytes(), one.size_bytes]))
 
 
 def test_regression_memory_touched_as_the_interpreter_ended_aborted_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    arena = Buffer.new(1)
+    buffer = Buffer.new(1)
     monkeypatch.setattr(torch, "frombuffer", None)  # no thread in the background is to be in torch
-    arena.touch(0)
-    assert arena[:3] == bytes(3)
+    buffer.touch(0)
+    assert buffer[:3] == bytes(3)
 
 
 def test_saving_again_and_again_takes_the_memory_of_one_copy() -> None:
@@ -513,7 +513,7 @@ def test_a_file_is_mapped_so_that_workers_of_a_node_share_it_and_changes_are_the
     assert found["views"][0].tolist() == [4, 5]
 
 
-def test_a_state_that_was_saved_before_there_were_snapshots_is_read() -> None:
+def test_a_checkpoint_that_was_saved_before_there_were_snapshots_is_read() -> None:
     file = io.BytesIO()
     torch.save({"step": 3, "samples": 12, "size": 2, "state": {"weights": torch.ones(2)}}, file)
     file.seek(0)
@@ -521,6 +521,6 @@ def test_a_state_that_was_saved_before_there_were_snapshots_is_read() -> None:
 
 
 def test_memory_is_of_huge_pages_where_there_are_any() -> None:
-    arena = Buffer.new(1)
-    assert len(arena) % (2 << 20) == 0
-    assert isinstance(arena, mmap.mmap)
+    buffer = Buffer.new(1)
+    assert len(buffer) % (2 << 20) == 0
+    assert isinstance(buffer, mmap.mmap)

@@ -107,7 +107,7 @@ def test_the_end_of_an_earlier_worker_does_not_disconnect_the_one_that_took_its_
     play(tmp_path, crew, body)
 
 
-def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_path: Path) -> None:
+def test_a_connection_for_a_checkpoint_is_that_of_the_present_worker_or_nobodys(tmp_path: Path) -> None:
     crew = Crew("n1", "n2")
     pilot = crew.pilots["n1.1"]
 

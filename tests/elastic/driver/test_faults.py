@@ -636,7 +636,7 @@ async def test_regression_a_script_that_saves_and_never_loads_began_anew_each_ti
 
 async def resized(stage: Stage, workers: Sequence[Peer], graceful: bool = True) -> None:
     """What a back-end does that restarts all workers at a change of nodes."""
-    await stage.backend._host.save_state(workers, graceful=graceful)
+    await stage.backend._host.save_checkpoint(workers, graceful=graceful)
 
 
 async def test_regression_a_script_that_saves_nothing_was_restarted_from_zero_without_a_word(

@@ -1,4 +1,4 @@
-"""A driver whose trainer another one has taken over ends, and leaves the state to that one."""
+"""A driver whose trainer another one has taken over ends, and leaves the checkpoint to that one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("who_tells", ["the daemon", "the folder"])
-async def test_regression_a_driver_that_was_taken_over_saved_over_its_successors_state_at_its_end(
+async def test_regression_a_driver_that_was_taken_over_saved_over_its_successors_checkpoint_at_its_end(
     tmp_path: Path, who_tells: str
 ) -> None:
     stage = Stage(tmp_path, "1-8")
@@ -37,7 +37,7 @@ async def test_regression_a_driver_that_was_taken_over_saved_over_its_successors
     assert await serving == (1, TAKEN_OVER)
     before = ops(worker)
     await stage.trainer.stop()
-    assert ops(worker) == before, "no worker is asked for its state"
+    assert ops(worker) == before, "no worker is asked for its checkpoint"
     assert successor.step == -1
     assert not list(settings.state_dir.glob("state-*"))
 

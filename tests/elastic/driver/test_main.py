@@ -37,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 
 def ended(folder: Path, code: int, keep_state_s: float = 3600.0, step: int = 4, argv: str = "") -> DriverSettings:
-    """A trainer that has saved its state, and what the driver does when it has ended."""
+    """A trainer that has saved its checkpoint, and what the driver does when it has ended."""
     settings = replace(settings_for(folder), state_dir=folder / "states" / "7", keep_state_s=keep_state_s)
     store = CheckpointStore(settings.state_dir)
     if step >= 0:
@@ -54,22 +54,22 @@ def test_regression_bft_run_removed_the_users_own_script_when_training_had_ended
     assert os.listdir(tmp_path / "states") == []
 
 
-def test_the_state_of_what_ended_well_is_kept_for_a_time_and_the_user_is_told_where(
+def test_the_checkpoint_of_what_ended_well_is_kept_for_a_time_and_the_user_is_told_where(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ended(tmp_path, 0)
     [kept] = (tmp_path / "states").iterdir()
     assert kept.name.startswith("7.ended-until-")
-    assert says(capsys.readouterr().out, "elastic.main.state_kept_until", step=4, root=kept)
+    assert says(capsys.readouterr().out, "elastic.main.checkpoint_kept_until", step=4, root=kept)
 
 
 @pytest.mark.parametrize("code", [1, 143])
-def test_the_state_of_what_did_not_end_well_stays_where_it_is(
+def test_the_checkpoint_of_what_did_not_end_well_stays_where_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
     settings = ended(tmp_path, code, keep_state_s=0.0)
     assert list(settings.state_dir.glob("state-4-*"))
-    assert says(capsys.readouterr().out, "elastic.main.state_kept", step=4, state_dir=settings.state_dir)
+    assert says(capsys.readouterr().out, "elastic.main.checkpoint_kept", step=4, state_dir=settings.state_dir)
 
 
 def test_a_trainer_that_failed_before_it_saved_leaves_nothing(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_job_whose_script_is_for_another_library_than_torch_ends_at_once_with_
     assert not (tmp_path / "states").exists()
 
 
-def test_a_jobs_script_and_state_are_in_a_folder_of_the_users_own_and_nothing_where_it_was_submitted(
+def test_a_jobs_script_and_checkpoint_are_in_a_folder_of_the_users_own_and_nothing_where_it_was_submitted(
     job: Path, tmp_path: Path
 ) -> None:
     settings = main._settings_of_job(rewritten(job, "1-2"))
@@ -159,7 +159,7 @@ def test_a_jobs_script_and_state_are_in_a_folder_of_the_users_own_and_nothing_wh
     assert os.listdir(tmp_path / "submitted") == []
 
 
-def test_a_state_that_is_kept_no_longer_goes_when_the_next_driver_starts(job: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_kept_no_longer_goes_when_the_next_driver_starts(job: Path, tmp_path: Path) -> None:
     saved(tmp_path / "states", "6@hpc.ended-until-20200101T000000Z")
     main._settings_of_job(rewritten(job, "1-2"))
     assert os.listdir(tmp_path / "states") == ["7@hpc"]
@@ -174,7 +174,7 @@ def test_a_resume_that_cannot_be_ends_the_job_with_one_line(
     assert caught.value.code == 2
     [line] = capfd.readouterr().err.splitlines()
     assert re.match(
-        "bft: " + pattern("elastic.beginning.no_saved_state", resume=6, root=fragment(f"{tmp_path}/states")), line
+        "bft: " + pattern("elastic.beginning.no_checkpoint", resume=6, root=fragment(f"{tmp_path}/states")), line
     )
 
 

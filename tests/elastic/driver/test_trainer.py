@@ -100,7 +100,7 @@ async def test_newcomers_that_get_warm_one_after_the_other_join_together(
         assert len(stage.backend.calls) == 2
 
 
-async def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_back_to_the_last_state(
+async def test_regression_nodes_that_joined_while_the_disk_was_full_threw_training_back_to_the_last_checkpoint(
     monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(trainers, "STORE_RETRY_S", 0.02)
@@ -237,7 +237,7 @@ async def test_the_last_node_ships_the_state_before_it_is_let_go(stage: Stage) -
     agent = stage.pilot("n1").agent
     assert agent
     await stage.says(agent, {"op": "leaving", "at_s": 1.0})
-    await until("asked for its state", lambda: ops(worker) == ["ship"])
+    await until("asked for its checkpoint", lambda: ops(worker) == ["ship"])
     assert "go" not in ops(agent)
     await stage.says(worker, {"op": "shipped", "step": 0})
     await until("let go", lambda: ops(agent)[-1] == "go")

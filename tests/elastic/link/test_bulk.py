@@ -1,4 +1,4 @@
-"""States on connections of their own: what is written arrives, and what is cut short or altered never counts."""
+"""Checkpoints on connections of their own: what is written arrives, and what is cut short or altered never counts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from elastic.base.errors import WireError
-from elastic.base.timing import STATE_STALL_S
+from elastic.base.timing import CHECKPOINT_STALL_S
 from elastic.link.bulk import LEAST_BYTES, AlteredError, Incoming, PieceWriter, receive_file, send_file
 from elastic.link.channel import BlockingChannel
 from elastic.link.wire import CHUNK_BYTES
@@ -66,7 +66,9 @@ def test_whatever_is_written_in_whatever_portions_is_what_comes(sizes: list[int]
 @settings(max_examples=60, deadline=None)
 @example(content=b"\0", where=0.421875, how=False)  # the space behind a seal was looked at by nobody
 @given(content=st.binary(min_size=1, max_size=300), where=st.floats(0, 1, exclude_max=True), how=st.booleans())
-def test_a_state_that_is_cut_or_altered_anywhere_never_counts_as_whole(content: bytes, where: float, how: bool) -> None:
+def test_a_checkpoint_that_is_cut_or_altered_anywhere_never_counts_as_whole(
+    content: bytes, where: float, how: bool
+) -> None:
     """The bytes as they travel, from the first piece's length to the sealed end."""
     with connection() as (driver, worker, _):
         sent = bytearray()
@@ -111,10 +113,10 @@ def test_a_piece_longer_than_any_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize("rate", [1, 2 * LEAST_BYTES])
 def test_who_sends_a_byte_now_and_then_is_dropped_and_who_sends_slowly_is_not(rate: int) -> None:
-    """`rate`: so many bytes come in STATE_STALL_S."""
+    """`rate`: so many bytes come in CHECKPOINT_STALL_S."""
     content = bytes(8 * CHUNK_BYTES)
     with connection() as (driver, worker, pool):
-        incoming = Incoming(driver, lambda: incoming.size_bytes / rate * STATE_STALL_S)
+        incoming = Incoming(driver, lambda: incoming.size_bytes / rate * CHECKPOINT_STALL_S)
         writer = PieceWriter(worker)
         writing = pool.submit(lambda: (writer.write(content), writer.whole()))
         if rate == 1:
@@ -192,12 +194,12 @@ def test_regression_a_file_that_was_cut_meanwhile_was_read_for_ever(tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [-1, 0, 1.5, "7", None, [], 1e3, True])
-def test_a_state_of_an_impossible_size_is_refused(size: object) -> None:
+def test_a_checkpoint_of_an_impossible_size_is_refused(size: object) -> None:
     with connection() as (_, worker, __), pytest.raises(WireError):
         receive_file(worker, {"op": "sending", "bytes": size, "sha256": "0"}, io.BytesIO())
 
 
-def test_two_states_at_once_do_not_mix() -> None:
+def test_two_checkpoints_at_once_do_not_mix() -> None:
     with connection() as (driver, worker, pool), connection() as (other_driver, other_worker, other_pool):
         begin = threading.Barrier(2)
 

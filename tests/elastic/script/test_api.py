@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import elastic
-from elastic.base.errors import StateError, UsageError
+from elastic.base.errors import CheckpointError, UsageError
 from elastic.link.wire import Message, encode
 from elastic.script import api, resizing
 from elastic.worker import driver_link as sessions
@@ -44,7 +44,7 @@ def test_regression_an_interval_of_no_steps_was_a_division_by_zero(every: int) -
 
 
 class FakeChannel:
-    """Keeps what a worker sends, and answers a fetch with a state."""
+    """Keeps what a worker sends, and answers a download with a checkpoint."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Message, bytes | None]] = []
@@ -55,15 +55,15 @@ class FakeChannel:
             self.sent.append((message, payload))
             self._news.notify_all()
 
-    def open_state(self, about: Message) -> Any:
-        """A connection for a state; that state is then among what was sent."""
-        return StateChannel(self, about)
+    def open_transfer(self, about: Message) -> Any:
+        """A connection for a checkpoint; that checkpoint is then among what was sent."""
+        return CheckpointChannel(self, about)
 
     def ops(self) -> list[str]:
         return [message["op"] for message, _ in self.sent]
 
     def awaited(self, **wanted: object) -> tuple[Message, bytes | None]:
-        """The first message like that; the thread that ships may be the one that sends it, a moment later."""
+        """The first message like that; the thread that uploads may be the one that sends it, a moment later."""
 
         def found() -> list[tuple[Message, bytes | None]]:
             return [item for item in self.sent if wanted.items() <= item[0].items()]
@@ -73,8 +73,8 @@ class FakeChannel:
             return found()[0]
 
 
-class StateChannel:
-    """Takes one state: pieces behind their lengths, then a line."""
+class CheckpointChannel:
+    """Takes one checkpoint: pieces behind their lengths, then a line."""
 
     def __init__(self, channel: FakeChannel, about: Message) -> None:
         self._channel = channel
@@ -99,7 +99,7 @@ class StateChannel:
 @pytest.fixture
 def channel(monkeypatch: pytest.MonkeyPatch) -> FakeChannel:
     channel = FakeChannel()
-    monkeypatch.setattr(sessions, "_current", DriverLink(channel, open_state=channel.open_state))  # type: ignore[arg-type]
+    monkeypatch.setattr(sessions, "_current", DriverLink(channel, open_transfer=channel.open_transfer))  # type: ignore[arg-type]
     monkeypatch.setattr(api, "_progress", api._Progress())
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -157,7 +157,7 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     message, payload = channel.awaited(op="state")
     assert (message["step"], message["samples"]) == (3, 15)
     monkeypatch.setattr(api, "_progress", api._Progress())
-    monkeypatch.setattr(DriverLink, "fetch_state", lambda self: Download(io.BytesIO(payload)))
+    monkeypatch.setattr(DriverLink, "download_checkpoint", lambda self: Download(io.BytesIO(payload)))
     assert api.load() == {"answer": 42}
     sessions.current().regrouped()  # a first step is told at once, a later one once a second
     api.step(samples=5)
@@ -166,7 +166,7 @@ def test_what_was_saved_is_loaded_again_with_its_step_and_samples(
     assert told["costs"]["load_s"] > 0
 
 
-def test_a_run_keeps_its_name_through_all_that_goes_on_from_its_states_and_counts_them(
+def test_a_run_keeps_its_name_through_all_that_goes_on_from_its_checkpoints_and_counts_them(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = sessions.current()
@@ -177,12 +177,14 @@ def test_a_run_keeps_its_name_through_all_that_goes_on_from_its_states_and_count
         api.save({})
         _, payload = channel.awaited(op="state", step=restarts + 1)
         now.run_id, now.restarts = trainer, 0
-        monkeypatch.setattr(DriverLink, "fetch_state", lambda self, payload=payload: Download(io.BytesIO(payload)))
+        monkeypatch.setattr(
+            DriverLink, "download_checkpoint", lambda self, payload=payload: Download(io.BytesIO(payload))
+        )
         assert api.load() == {}
 
 
 @pytest.mark.torch
-def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batches_go_on_at_its_step(
+def test_a_checkpoint_that_another_number_of_workers_saved_is_a_resize_and_its_batches_go_on_at_its_step(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resizing, "_hooks", [])
@@ -192,7 +194,7 @@ def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batche
     api.save({"answer": 42})
     _, payload = channel.awaited(op="state")
     monkeypatch.setattr(api, "_progress", api._Progress())
-    monkeypatch.setattr(DriverLink, "fetch_state", lambda self: Download(io.BytesIO(payload)))
+    monkeypatch.setattr(DriverLink, "download_checkpoint", lambda self: Download(io.BytesIO(payload)))
     monkeypatch.setenv("WORLD_SIZE", "8")
     api.load()
     told: list[tuple[int, int]] = []
@@ -202,7 +204,7 @@ def test_a_state_that_another_number_of_workers_saved_is_a_resize_and_its_batche
 
 
 @pytest.mark.torch
-def test_regression_a_state_was_gone_on_from_with_other_batches_than_it_was_saved_with(
+def test_regression_a_checkpoint_was_gone_on_from_with_other_batches_than_it_was_saved_with(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for step in elastic.batches(40, global_batch=4, seed=1).steps():
@@ -216,7 +218,7 @@ def test_regression_a_state_was_gone_on_from_with_other_batches_than_it_was_save
     for options in ({"seed": 1}, {"seed": 2}):
         monkeypatch.setattr(api, "_progress", api._Progress())
         monkeypatch.setattr(sessions, "_current", DriverLink())
-        monkeypatch.setattr(DriverLink, "fetch_state", lambda self: Download(io.BytesIO(payload)))
+        monkeypatch.setattr(DriverLink, "download_checkpoint", lambda self: Download(io.BytesIO(payload)))
         api.load()
         steps = elastic.batches(40, global_batch=4, **options).steps()
         if options["seed"] == 1:
@@ -234,7 +236,7 @@ def test_a_save_keeps_a_copy_of_what_the_script_then_changes(channel: FakeChanne
     api.step()
     api.save({"weights": weights})
     weights += 1
-    sessions.current().ship()
+    sessions.current().upload()
     payload = next(data for message, data in channel.sent if message["op"] == "state")
     assert payload is not None
     state = torch.load(io.BytesIO(payload), weights_only=False)["state"]
@@ -242,21 +244,21 @@ def test_a_save_keeps_a_copy_of_what_the_script_then_changes(channel: FakeChanne
 
 
 @pytest.mark.torch
-def test_regression_a_state_of_a_horovod_script_was_a_key_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regression_a_checkpoint_of_a_horovod_script_was_a_key_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     file = io.BytesIO()
     torch.save({"handlers": {}, "attributes": {}}, file)
     file.seek(0)
-    monkeypatch.setattr(sessions.current(), "fetch_state", lambda: Download(file), raising=False)
-    with pytest.raises(StateError, match="^" + pattern("elastic.api.horovods_state")):
+    monkeypatch.setattr(sessions.current(), "download_checkpoint", lambda: Download(file), raising=False)
+    with pytest.raises(CheckpointError, match="^" + pattern("elastic.api.horovods_checkpoint")):
         api.load()
 
 
 def test_other_ranks_save_nothing(channel: FakeChannel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     api.save({"answer": 42})
-    sessions.current()._shipper.ask()
+    sessions.current()._uploader.ask()
     channel.awaited(op="nothing_saved")
     assert channel.ops() == ["nothing_saved"]
 

@@ -367,7 +367,7 @@ PLAN = {"dataset": 48, "global_batch": 8, "seed": 1, "drop_last": False}
 @pytest.mark.parametrize(
     "other", [{"dataset": 49}, {"global_batch": 16}, {"seed": 2}, {"shuffle": False}, {"drop_last": True}], ids=str
 )
-def test_regression_a_state_of_a_training_with_other_batches_was_gone_on_from_at_other_samples(
+def test_regression_a_checkpoint_of_a_training_with_other_batches_was_gone_on_from_at_other_samples(
     other: dict[str, Any],
 ) -> None:
     at(step=2)
@@ -380,7 +380,7 @@ def test_regression_a_state_of_a_training_with_other_batches_was_gone_on_from_at
     assert next(Batches(**PLAN, micro_batch=2, epochs=9).steps()).number == 2  # type: ignore[arg-type]
 
 
-def test_a_state_from_before_plans_were_kept_is_gone_on_from() -> None:
+def test_a_checkpoint_from_before_plans_were_kept_is_gone_on_from() -> None:
     at(step=2)
     assert next(Batches(**PLAN).steps()).number == 2  # type: ignore[arg-type]
 

@@ -24,7 +24,7 @@ def calls() -> list[tuple[int, int]]:
     return found
 
 
-def test_a_hook_is_called_at_once_where_another_number_of_workers_saved_the_state() -> None:
+def test_a_hook_is_called_at_once_where_another_number_of_workers_saved_the_checkpoint() -> None:
     resizing.began_with(2, 8)
     assert calls() == [(2, 8)]
 

@@ -1,4 +1,4 @@
-"""Saved states side by side: their names, what is kept and for how long, and that no running trainer's is touched."""
+"""Checkpoints side by side: their names, what is kept and for how long, and that no running trainer's is touched."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elastic.base.errors import UsageError
 from elastic.store import catalogue, writer_lock
 from elastic.store.catalogue import Name
 from elastic.store.file_names import CheckpointFile
-from elastic.store.folder import Place, StateError, UnsafeFolderError
+from elastic.store.folder import Place, StoreError, UnsafeFolderError
 from elastic.store.store import CheckpointStore
 from tests.elastic.store.test_store import put
 from tests.support.messages import pattern
@@ -74,12 +74,12 @@ def test_the_folder_is_the_variables_or_below_the_home() -> None:
         ({"XDG_STATE_HOME": "states"}, "/home/ada/.local/state/bft"),
     ],
 )
-def test_the_folder_is_below_that_of_states_by_the_xdg_specification(environ: dict[str, str], folder: str) -> None:
+def test_the_folder_is_below_that_of_checkpoints_by_the_xdg_specification(environ: dict[str, str], folder: str) -> None:
     assert catalogue.root_of({"HOME": "/home/ada", **environ}) == Path(folder)
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("", DAY_S), ("0", 0.0), ("3600", 3600.0)])
-def test_states_of_what_ended_well_are_kept_for_a_day_unless_told_otherwise(text: str, seconds: float) -> None:
+def test_checkpoints_of_what_ended_well_are_kept_for_a_day_unless_told_otherwise(text: str, seconds: float) -> None:
     assert catalogue.keep_state_s({"BFT_KEEP_STATE_S": text}) == seconds
 
 
@@ -181,7 +181,7 @@ def test_one_leftover_that_cannot_go_keeps_no_other(tmp_path: Path, monkeypatch:
     assert os.listdir(tmp_path) == [".removing-00"]
 
 
-def test_a_running_trainers_state_is_neither_removed_nor_swept(tmp_path: Path) -> None:
+def test_a_running_trainers_checkpoint_is_neither_removed_nor_swept(tmp_path: Path) -> None:
     store = running(tmp_path, "7.ended-until-20200101T000000Z")
     [entry] = catalogue.entries(tmp_path)
     assert entry.state == "running"
@@ -211,7 +211,7 @@ def test_what_a_removal_that_was_broken_off_has_left_is_swept(tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
 
 
-def test_a_torn_note_hides_no_state_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_a_torn_note_hides_no_checkpoint_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     saved(tmp_path, "7")
     (tmp_path / "7" / "owner.json").write_text('{"epoch": "many"}')
     (tmp_path / "8").symlink_to("7")
@@ -219,7 +219,7 @@ def test_a_torn_note_hides_no_state_and_what_cannot_be_read_is_told(tmp_path: Pa
     assert seven.newest is not None
     assert (seven.newest.step, seven.owner.title) == (5, "")
     assert eight.state == "unreadable"
-    with pytest.raises((StateError, UnsafeFolderError)):
+    with pytest.raises((StoreError, UnsafeFolderError)):
         catalogue.remove(tmp_path, eight)
 
 
@@ -232,7 +232,7 @@ def test_nothing_there_is_not_concluded_from_a_folder_that_cannot_be_read(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "listdir", fail)
-    with pytest.raises(StateError, match="cannot read"):
+    with pytest.raises(StoreError, match="cannot read"):
         catalogue.entries(tmp_path)
 
 

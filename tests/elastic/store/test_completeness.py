@@ -1,4 +1,4 @@
-"""Which generations count: those of which every rank has told its part, and whose parts fit together."""
+"""Which checkpoint versions count: those of which every rank has told its part, and whose parts fit together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.store.completeness import Completeness, Over, RankReport
-from tests.elastic.store.by_path import digest, name_of, told
+from tests.elastic.store.distributed import digest, name_of, told
 from tests.support.messages import pattern, wording
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def hear(gathering: Completeness, worker: Hashable, **fields: Any) -> Over | Non
     return gathering.heard(worker, RankReport.parse(told(HOME, step, rank, size, **fields), HOME))
 
 
-def test_a_generation_is_complete_with_the_part_of_its_last_rank() -> None:
+def test_a_version_is_complete_with_the_part_of_its_last_rank() -> None:
     gathering = Completeness()
     assert hear(gathering, "b", rank=1) is None
     assert gathering.names == {name_of(5)}
@@ -38,11 +38,11 @@ def test_a_generation_is_complete_with_the_part_of_its_last_rank() -> None:
     assert not gathering.names
 
 
-GENERATIONS = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+VERSIONS = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
-@given(sizes=GENERATIONS, data=st.data())
-def test_whatever_the_order_each_generation_is_complete_once_and_only_when_every_rank_has_told(
+@given(sizes=VERSIONS, data=st.data())
+def test_whatever_the_order_each_version_is_complete_once_and_only_when_every_rank_has_told(
     sizes: list[int], data: st.DataObject
 ) -> None:
     """Words of several groups between each other, some of them lost, some said twice."""
@@ -77,7 +77,7 @@ def test_whatever_the_order_each_generation_is_complete_once_and_only_when_every
 
 
 @given(st.data())
-def test_no_generation_counts_of_which_one_rank_could_not_write(data: st.DataObject) -> None:
+def test_no_version_counts_of_which_one_rank_could_not_write(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 5))
     bad = data.draw(st.sets(st.integers(0, size - 1), min_size=1))
     gathering, over = Completeness(), []
@@ -101,7 +101,7 @@ def test_no_generation_counts_of_which_one_rank_could_not_write(data: st.DataObj
         ),
     ],
 )
-def test_ranks_that_contradict_each_other_spoil_their_generation_and_no_other(second: dict[str, Any], why: str) -> None:
+def test_ranks_that_contradict_each_other_spoil_their_version_and_no_other(second: dict[str, Any], why: str) -> None:
     gathering = Completeness()
     assert hear(gathering, "a") is None
     over = hear(gathering, "b", **second)
@@ -168,7 +168,7 @@ def test_a_worker_that_goes_takes_along_what_nobody_else_can_complete() -> None:
     assert (over.name, over.complete, set(over.told)) == (name_of(5), None, {"a", "b"})
 
 
-def test_a_newer_generation_ends_what_is_left_of_older_ones() -> None:
+def test_a_newer_version_ends_what_is_left_of_older_ones() -> None:
     gathering = Completeness()
     hear(gathering, "a")
     gathering.unwritten("a", name_of(6))

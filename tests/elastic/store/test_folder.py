@@ -1,4 +1,4 @@
-"""Where states may be: nobody but root and the user can put another folder, file or link in their place."""
+"""Where checkpoints may be: nobody but root and the user can put another folder, file or link in their place."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_parent_of_homes_that_can_be_passed_through_and_not_be_listed_is_no_hi
     assert opens(shared / "home" / "own" / "states" / "7", NOBODY) == ""
 
 
-def test_a_folder_that_everybody_shares_is_no_place_for_states_itself(shared: Path) -> None:
+def test_a_folder_that_everybody_shares_is_no_place_for_checkpoints_itself(shared: Path) -> None:
     with (
         pytest.raises(UnsafeFolderError, match=pattern("elastic.folder.not_own")),
         Place(shared / "7").opened(make=True),
@@ -138,7 +138,7 @@ def test_a_relative_path_is_refused(tmp_path: Path) -> None:
 
 
 @as_root
-def test_regression_in_a_sticky_folder_one_user_made_the_others_states_his_own(shared: Path) -> None:
+def test_regression_in_a_sticky_folder_one_user_made_the_others_checkpoints_his_own(shared: Path) -> None:
     """He is first there, with whatever name the other one will ask for: a folder, or a link to one of the victim's."""
     (shared / "bft").mkdir()
     os.chown(shared / "bft", GAMES, GAMES)

@@ -1,4 +1,4 @@
-"""What a trainer begins with: its own state when Slurm runs it again, another's when it is told so, else nothing."""
+"""What a trainer begins with: its own checkpoint when Slurm runs it again, another's when told so, else nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from elastic.base.errors import UsageError
 from elastic.store import restore
-from elastic.store.folder import StateError
+from elastic.store.folder import StoreError
 from elastic.store.restore import Beginning, begin
 from elastic.store.store import CheckpointStore
 from tests.elastic.store.test_catalogue import running, saved
@@ -41,7 +41,9 @@ def test_slurm_says_who_begins() -> None:
     assert str(Beginning("7", "hpc").name) == "7@hpc"
 
 
-def test_a_first_start_begins_with_nothing_and_a_requeued_job_with_its_own_state(root: Path, told: list[str]) -> None:
+def test_a_first_start_begins_with_nothing_and_a_requeued_job_with_its_own_checkpoint(
+    root: Path, told: list[str]
+) -> None:
     path = begins(root, told, "7")
     assert again(path).step == -1
     saved(root, "7", 40)
@@ -49,14 +51,16 @@ def test_a_first_start_begins_with_nothing_and_a_requeued_job_with_its_own_state
     assert told == []
 
 
-def test_regression_a_number_that_came_again_resumed_a_stranger_state_of_weeks_ago(root: Path, told: list[str]) -> None:
+def test_regression_a_number_that_came_again_resumed_a_stranger_checkpoint_of_weeks_ago(
+    root: Path, told: list[str]
+) -> None:
     saved(root, "7", 40)
     path = begins(root, told, "7")
     assert again(path).step == -1
     [aside] = [found for found in root.iterdir() if found != path]
     assert aside.name.startswith("7.earlier-")
     assert again(aside).step == 40
-    assert told == [wording("elastic.beginning.earlier_state", root=aside)]
+    assert told == [wording("elastic.beginning.earlier_checkpoint", root=aside)]
 
 
 def test_clusters_that_share_a_home_do_not_share_numbers(root: Path, told: list[str]) -> None:
@@ -75,7 +79,7 @@ def test_a_running_drivers_folder_is_not_taken_by_another_trainer(root: Path, to
 
 
 @pytest.mark.parametrize("linked", [True, False])
-def test_a_new_job_goes_on_from_another_ones_state_which_stays_as_it_is(
+def test_a_new_job_goes_on_from_another_ones_checkpoint_which_stays_as_it_is(
     root: Path, told: list[str], monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -95,7 +99,7 @@ def test_a_new_job_goes_on_from_another_ones_state_which_stays_as_it_is(
     assert content(root / "7@hpc") == b"state"
 
 
-def test_a_requeued_job_goes_on_from_its_own_state_and_not_from_that_of_the_one_it_resumed(
+def test_a_requeued_job_goes_on_from_its_own_checkpoint_and_not_from_that_of_the_one_it_resumed(
     root: Path, told: list[str]
 ) -> None:
     saved(root, "7", 40)
@@ -112,7 +116,7 @@ def test_what_was_trained_to_its_end_can_be_gone_on_from_while_it_is_kept(root: 
     assert again(begins(root, told, "9", resume="7")).step == 5
 
 
-def test_a_state_of_this_cluster_goes_before_that_of_another(root: Path, told: list[str]) -> None:
+def test_a_checkpoint_of_this_cluster_goes_before_that_of_another(root: Path, told: list[str]) -> None:
     saved(root, "7@one", 10)
     saved(root, "7@two", 20)
     assert again(begins(root, told, "8", resume="7", cluster="two")).step == 20
@@ -123,10 +127,10 @@ def test_a_state_of_this_cluster_goes_before_that_of_another(root: Path, told: l
 
 
 def test_a_resume_that_cannot_be_is_refused_with_one_line_and_nothing_is_changed(root: Path, told: list[str]) -> None:
-    with pytest.raises(UsageError, match=pattern("elastic.beginning.no_saved_state", resume=7)):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.no_checkpoint", resume=7)):
         begins(root, told, "8", resume="7")
     saved(root, "7", -1)
-    with pytest.raises(UsageError, match=pattern("elastic.beginning.no_saved_state", resume=7)):
+    with pytest.raises(UsageError, match=pattern("elastic.beginning.no_checkpoint", resume=7)):
         begins(root, told, "8", resume="7")
     store = running(root, "6")
     with pytest.raises(UsageError, match=pattern("elastic.beginning.still_running", resume=6, id=6)):
@@ -140,7 +144,7 @@ def test_a_resume_that_cannot_be_is_refused_with_one_line_and_nothing_is_changed
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="acting as two users needs root")
-def test_another_users_state_is_refused(root: Path, told: list[str]) -> None:
+def test_another_users_checkpoint_is_refused(root: Path, told: list[str]) -> None:
     saved(root, "7", 40)
     os.chown(root / "7", 65534, 65534)
     with pytest.raises(UsageError, match=r"resume=7: .*belongs to nobody"):
@@ -158,7 +162,7 @@ def former(cwd: Path, note: str = '{"step": 30, "samples": 300}') -> Path:
     return folder
 
 
-def test_a_requeued_job_finds_the_state_that_the_release_before_has_saved(root: Path, told: list[str]) -> None:
+def test_a_requeued_job_finds_the_checkpoint_that_the_release_before_has_saved(root: Path, told: list[str]) -> None:
     folder = former(root.parent)
     path = begins(root, told, "7", requeued=True)
     assert (again(path).step, content(path)) == (30, b"former")
@@ -166,7 +170,7 @@ def test_a_requeued_job_finds_the_state_that_the_release_before_has_saved(root: 
 
 
 @pytest.mark.parametrize("broken", ["note", "open to others"])
-def test_a_state_of_the_release_before_that_is_not_sure_is_told_and_not_used(
+def test_a_checkpoint_of_the_release_before_that_is_not_sure_is_told_and_not_used(
     root: Path, told: list[str], broken: str
 ) -> None:
     folder = former(root.parent, "{" if broken == "note" else '{"step": 30, "samples": 300}')
@@ -181,7 +185,7 @@ def test_a_state_of_the_release_before_that_is_not_sure_is_told_and_not_used(
 # -- the script ---
 
 
-def test_the_script_is_kept_byte_for_byte_beside_the_state(root: Path, told: list[str]) -> None:
+def test_the_script_is_kept_byte_for_byte_beside_the_checkpoint(root: Path, told: list[str]) -> None:
     path = begins(root, told, "7")
     source = b"# caf\xe9\n".decode(errors="surrogateescape")
     script, digest = restore.keep_script(path, "lock", source)
@@ -199,6 +203,6 @@ def test_a_disk_without_space_for_the_script_is_one_line(
     path = begins(root, told, "7")
     monkeypatch.setattr(os, "fsync", fail)
     full = wording("elastic.trouble.no_space")
-    with pytest.raises(StateError, match=pattern("elastic.beginning.script_not_written", error=full)):
+    with pytest.raises(StoreError, match=pattern("elastic.beginning.script_not_written", error=full)):
         restore.keep_script(path, "train.py", "print()")
     assert os.listdir(path / "script") == []

@@ -1,4 +1,4 @@
-"""What becomes of generations when their trainer has ended: kept, resumed by another job, removed with its state."""
+"""What becomes of checkpoint versions when their trainer has ended: kept, resumed by another job, removed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from elastic.store import catalogue, manifest, restore, shards
 from elastic.store.catalogue import Name
 from elastic.store.manifest import StoredVersion
 from elastic.store.restore import Beginning
-from tests.elastic.store.by_path import name_of
+from tests.elastic.store.distributed import name_of
 from tests.elastic.store.test_store import put
 from tests.elastic.store.test_versions import Driver
 from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.slow
 
-below_path = pytest.mark.parametrize("outside", [False, True], ids=["in the folder of states", "below a path"])
+below_path = pytest.mark.parametrize("outside", [False, True], ids=["in the checkpoint folder", "below a path"])
 
 
 def saved(root: Path, name: str, *steps: int, outside: bool = False, payload: int = -1) -> Path:
-    """A trainer that has saved by path, and at last through its driver, and has ended; the home of its generations."""
+    """A trainer that saved distributed checkpoints, at last one through its driver, and has ended; their home."""
     driver = Driver(root / name, root.parent / "lustre" if outside else None)
 
     async def scene() -> None:
@@ -45,7 +45,7 @@ def saved(root: Path, name: str, *steps: int, outside: bool = False, payload: in
 
 
 def newest(folder: Path) -> str:
-    """Where the newest generation of a folder's is said to be."""
+    """Where the newest version of a folder's is said to be."""
     driver = Driver(folder)
     driver.close()
     assert driver.found.newest is not None
@@ -57,7 +57,7 @@ def entry(root: Path, name: str) -> catalogue.Entry:
 
 
 @below_path
-def test_what_ended_well_keeps_its_newest_generation_alone_until_it_is_swept(root: Path, outside: bool) -> None:
+def test_what_ended_well_keeps_its_newest_version_alone_until_it_is_swept(root: Path, outside: bool) -> None:
     home = saved(root, "7", 10, 20, outside=outside)
     (home / name_of(30)).mkdir()
     kept = catalogue.put_away(root, Name("7"), 3600.0)
@@ -73,7 +73,7 @@ def test_what_ended_well_keeps_its_newest_generation_alone_until_it_is_swept(roo
 
 
 @below_path
-def test_of_both_kinds_the_state_of_the_higher_step_is_kept(root: Path, outside: bool) -> None:
+def test_of_both_kinds_the_checkpoint_of_the_higher_step_is_kept(root: Path, outside: bool) -> None:
     home = saved(root, "7", 10, 20, payload=25, outside=outside)
     assert entry(root, "7").newest is not None
     kept = catalogue.put_away(root, Name("7"), 3600.0)
@@ -88,7 +88,7 @@ def test_of_both_kinds_the_state_of_the_higher_step_is_kept(root: Path, outside:
 
 
 @below_path
-def test_a_state_that_is_removed_takes_its_generations_along_and_nobody_elses(root: Path, outside: bool) -> None:
+def test_a_checkpoint_that_is_removed_takes_its_versions_along_and_nobody_elses(root: Path, outside: bool) -> None:
     home, other = (saved(root, name, 10, 20, outside=outside) for name in ("7", "8"))
     driver = Driver(root / "7", root.parent / "lustre" if outside else None)
     asyncio.run(driver.found.set_aside(name_of(20), "wrong"))
@@ -121,7 +121,7 @@ def test_a_removal_that_was_broken_off_goes_on_with_the_next_sweep(root: Path, m
 
     with monkeypatch.context() as patch:
         patch.setattr(shards, "remove", fail)
-        with pytest.raises(catalogue.StateError, match="Input/output error"):
+        with pytest.raises(catalogue.StoreError, match="Input/output error"):
             catalogue.remove(root, entry(root, "7"))
     assert catalogue.entries(root) == []
     assert home.exists()
@@ -142,22 +142,22 @@ def test_where_the_path_is_not_seen_the_user_is_told_where_files_are_left(
 
 
 @below_path
-def test_states_by_path_are_shown_with_step_size_and_place(
+def test_distributed_checkpoints_are_shown_with_step_size_and_place(
     root: Path, outside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BFT_STATE_DIR", str(root))
     monkeypatch.setenv("COLUMNS", "300")
     home = saved(root, "7", 10, 20, outside=outside)
     saved(root, "8", payload=3)
-    seven, eight = json.loads(CliRunner().invoke(bft, ["checkpoints", "ls", "--json"]).output)["states"]
+    seven, eight = json.loads(CliRunner().invoke(bft, ["checkpoints", "ls", "--json"]).output)["checkpoints"]
     assert (seven["step"], seven["samples"], seven["size_bytes"]) == (20, 200, 2 * (8 + 5 + 9))
-    assert (seven["by_path"], seven["set_aside"], eight["by_path"]) == (str(home), 0, None)
+    assert (seven["distributed_folder"], seven["set_aside"], eight["distributed_folder"]) == (str(home), 0, None)
     shown = CliRunner().invoke(bft, ["checkpoints", "ls"]).output.splitlines()
     assert str(home) in shown[1]
 
 
 @below_path
-def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old_state_goes(
+def test_a_new_job_has_the_newest_version_for_its_own_also_when_the_old_checkpoint_goes(
     root: Path, outside: bool
 ) -> None:
     home = saved(root, "6", 10, 20, outside=outside)
@@ -181,7 +181,7 @@ def test_a_new_job_has_the_newest_generation_for_its_own_also_when_the_old_state
 
 
 @below_path
-def test_regression_a_job_that_resumed_had_no_generation_to_fall_back_to(root: Path, outside: bool) -> None:
+def test_regression_a_job_that_resumed_had_no_version_to_fall_back_to(root: Path, outside: bool) -> None:
     """The newest has lost a shard: that is found by who reads it, and the one before it was left behind."""
     home = saved(root, "6", 10, 20, outside=outside)
     (home / name_of(20) / "__0_0.distcp").unlink()
@@ -202,7 +202,7 @@ def test_regression_a_job_that_resumed_had_no_generation_to_fall_back_to(root: P
     driver.close()
 
 
-def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_removed(
+def test_a_version_on_another_file_system_is_read_where_it_is_and_never_removed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = saved(root, "6", 10, 20)
@@ -232,7 +232,7 @@ def test_a_generation_on_another_file_system_is_read_where_it_is_and_never_remov
     assert sorted(os.listdir(home)) == [name_of(10), name_of(20)]
 
 
-def test_a_requeued_job_goes_on_from_its_own_generation(root: Path) -> None:
+def test_a_requeued_job_goes_on_from_its_own_version(root: Path) -> None:
     saved(root, "7", 10, 20)
     told: list[str] = []
     path = restore.begin(root, Beginning("7", "", True, "6"), root.parent, told.append)
@@ -240,7 +240,7 @@ def test_a_requeued_job_goes_on_from_its_own_generation(root: Path) -> None:
     assert newest(path).endswith(name_of(20))
 
 
-def test_the_folder_of_a_trainer_that_published_nothing_goes_and_one_with_a_generation_stays(root: Path) -> None:
+def test_the_folder_of_a_trainer_that_published_nothing_goes_and_one_with_a_version_stays(root: Path) -> None:
     home = saved(root, "7", outside=True)
     assert catalogue.drop_if_empty(root, Name("7"))
     assert not home.exists()

@@ -1,4 +1,4 @@
-"""The saved state on disk: the highest step wins, and nothing half-done ever counts."""
+"""The checkpoint on disk: the highest step wins, and nothing half-done ever counts."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from elastic.link.bulk import AlteredError
 from elastic.link.wire import CHUNK_BYTES
 from elastic.store import files, store
 from elastic.store.file_names import CheckpointFile
-from elastic.store.folder import StateError
+from elastic.store.folder import StoreError
 from elastic.store.store import CheckpointStore, NotStoredError
-from tests.elastic.fakes import FakeContent, fetched
+from tests.elastic.fakes import FakeContent, downloaded
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S
 
@@ -45,13 +45,13 @@ async def got(store: CheckpointStore) -> bytes:
     offer = await store.offer()
     if offer == {"op": "fetched", "none": True}:
         return b""
-    announced, content = await fetched(store)
+    announced, content = await downloaded(store)
     assert (offer["step"], offer["sha256"], offer["size"]) == (announced["step"], announced["sha256"], len(content))
     return content
 
 
 def file_of(folder: Path) -> Path:
-    """The one state in a folder."""
+    """The one checkpoint in a folder."""
     [path] = folder.glob("state-*")
     return path
 
@@ -65,7 +65,7 @@ def again(folder: Path) -> CheckpointStore:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(uploads=st.lists(st.tuples(st.integers(0, 20), st.booleans()), max_size=8))
-def test_the_whole_state_of_the_highest_step_is_what_a_restart_reads(
+def test_the_whole_checkpoint_of_the_highest_step_is_what_a_restart_reads(
     tmp_path_factory: pytest.TempPathFactory, uploads: list[tuple[int, bool]]
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
@@ -73,7 +73,7 @@ def test_the_whole_state_of_the_highest_step_is_what_a_restart_reads(
     async def scene() -> None:
         store, best = CheckpointStore(folder), -1
         for step, cut in uploads:
-            payload = b"state of %d" % step
+            payload = b"checkpoint of %d" % step
             if cut:
                 with pytest.raises(WireError):
                     await put(store, step, payload, cut_bytes=3)
@@ -83,7 +83,7 @@ def test_the_whole_state_of_the_highest_step_is_what_a_restart_reads(
         store.close()
         for reader in (store, again(folder)):
             assert (reader.step, reader.samples) == (best, max(best, 0) * 10)
-            assert await got(reader) == (b"" if best < 0 else b"state of %d" % best)
+            assert await got(reader) == (b"" if best < 0 else b"checkpoint of %d" % best)
         assert not list(folder.glob(f"*{files.PART}"))
         assert len(list(folder.glob("state-*"))) == (best >= 0)
 
@@ -142,7 +142,7 @@ def a_machine_that_stops(folder: Path, after: int) -> Iterator[None]:
         max_size=3,
     )
 )
-def test_whenever_the_machine_stops_the_newest_state_that_was_acknowledged_survives(
+def test_whenever_the_machine_stops_the_newest_checkpoint_that_was_acknowledged_survives(
     tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[int, list[list[int]]]]
 ) -> None:
     """Each life: after how many calls it stops, and groups of uploads that come at once."""
@@ -176,7 +176,7 @@ def test_whenever_the_machine_stops_the_newest_state_that_was_acknowledged_survi
         assert found.step in offered
         assert asyncio.run(got(found)) == (payload(found.step) if found.step >= 0 else b"")
         promised = max(promised, found.step)
-    assert not list(folder.glob("set-aside-*")), "a state that is not whole was given a state's name"
+    assert not list(folder.glob("set-aside-*")), "a checkpoint that is not whole was given a checkpoint's name"
 
 
 async def test_uploads_of_several_workers_at_once_do_not_mix(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_where_there_are_no_locks_leftovers_are_swept_only_when_the_driver_befor
         asyncio.run(put(before, 4, b"state"))
 
 
-async def test_regression_a_torn_note_hid_a_good_state_and_the_first_new_step_overwrote_it(tmp_path: Path) -> None:
+async def test_regression_a_torn_note_hid_a_good_checkpoint_and_the_first_new_step_overwrote_it(tmp_path: Path) -> None:
     first = CheckpointStore(tmp_path)
     await put(first, 400, b"good")
     first.close()
@@ -225,7 +225,7 @@ async def test_regression_a_torn_note_hid_a_good_state_and_the_first_new_step_ov
     assert await got(again(tmp_path)) == b"good"
 
 
-def test_a_state_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_the_one_before_is_used(
+def test_a_checkpoint_that_is_not_whole_is_set_aside_under_a_name_that_says_so_and_the_one_before_is_used(
     tmp_path: Path,
 ) -> None:
     told = list[str]()
@@ -264,13 +264,13 @@ async def test_regression_a_full_disk_cut_the_worker_off_and_nobody_was_told(tmp
     assert await got(store) == payload
     assert len(told) == 2
     failed = wording("elastic.store.not_saved", step=10, path=tmp_path, error="File too large")
-    assert told[0].startswith(failed + wording("elastic.generations.one_kept", step=3))
-    assert told[1] == wording("elastic.generations.saved_again")
+    assert told[0].startswith(failed + wording("elastic.versions.one_kept", step=3))
+    assert told[1] == wording("elastic.versions.saved_again")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.ESTALE])
 @pytest.mark.parametrize("place", ["create_part", "write_all", "sync_and_close", "publish"])
-async def test_whatever_call_a_full_disk_fails_the_older_state_stays_and_no_half_file(
+async def test_whatever_call_a_full_disk_fails_the_older_checkpoint_stays_and_no_half_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, place: str
 ) -> None:
     told = list[str]()
@@ -291,7 +291,7 @@ async def test_whatever_call_a_full_disk_fails_the_older_state_stays_and_no_half
     assert len(told) == 2
 
 
-async def test_regression_a_state_that_could_not_be_read_was_told_as_there_is_none(tmp_path: Path) -> None:
+async def test_regression_a_checkpoint_that_could_not_be_read_was_told_as_there_is_none(tmp_path: Path) -> None:
     told = list[str]()
     store = CheckpointStore(tmp_path, told.append)
     await put(store, 5000, b"good")
@@ -305,7 +305,7 @@ async def test_regression_a_state_that_could_not_be_read_was_told_as_there_is_no
     assert told == [wording("elastic.store.mend_that", text=text), wording("elastic.store.readable_again")]
 
 
-async def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_instead_of_the_driver(
+async def test_a_checkpoint_whose_file_fails_while_it_is_sent_ends_the_connection_instead_of_the_driver(
     tmp_path: Path,
 ) -> None:
     told = list[str]()
@@ -313,7 +313,7 @@ async def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_ins
     await put(store, 5, b"0123456789")
     os.truncate(file_of(tmp_path), 4)
     with pytest.raises(WireError, match="went away"):
-        await asyncio.wait_for(fetched(store), STILL_S)
+        await asyncio.wait_for(downloaded(store), STILL_S)
     assert told == [
         wording("elastic.store.unreadable", step=5, path=tmp_path, error="")
         + wording("elastic.store.mend_that", text=wording("elastic.payload.ends_early"))
@@ -321,7 +321,7 @@ async def test_a_state_whose_file_fails_while_it_is_sent_ends_the_connection_ins
 
 
 @pytest.mark.parametrize(("error", "times"), [(None, 1), (errno.EIO, 3)])
-async def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_while_it_was_sent(
+async def test_regression_workers_asked_for_ever_for_a_checkpoint_whose_file_failed_while_it_was_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int | None, times: int
 ) -> None:
     """Each try wrote two lines, that it cannot be read and that it can again, twice a second."""
@@ -337,7 +337,7 @@ async def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_w
         for _ in range(times):
             assert "sha256" in await store.offer()
             with pytest.raises(WireError, match="hung up"):
-                await fetched(store)
+                await downloaded(store)
         assert "cannot be read" in str((await store.offer())["error"])
     assert len(told) == 1
     os.utime(file_of(tmp_path))  # who has mended it is believed
@@ -345,7 +345,7 @@ async def test_regression_workers_asked_for_ever_for_a_state_whose_file_failed_w
     assert told[1:] == [wording("elastic.store.readable_again")]
 
 
-async def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobody_until_it_is_put_back(
+async def test_a_checkpoint_that_was_altered_on_the_disk_is_told_of_once_and_loaded_by_nobody_until_it_is_put_back(
     tmp_path: Path,
 ) -> None:
     told = list[str]()
@@ -356,7 +356,7 @@ async def test_a_state_that_was_altered_on_the_disk_is_told_of_once_and_loaded_b
     assert "sha256" in await store.offer(), "to look for that each time would be to read all of it"
     for _ in range(2):
         with pytest.raises(WireError, match=pattern("elastic.payload.altered") + "|hung up"):
-            await fetched(store)
+            await downloaded(store)
         assert says(str((await store.offer())["error"]), "elastic.store.altered")
     assert path.read_bytes() == b"0123456780", "it is kept"
     path.write_bytes(b"0123456789")
@@ -373,12 +373,14 @@ async def test_what_was_altered_on_its_way_only_is_no_fault_of_the_file(tmp_path
     store = CheckpointStore(tmp_path, told.append)
     await put(store, 5, b"0123456789")
     with pytest.raises(AlteredError):
-        await fetched(store, sha256="0" * 64)
+        await downloaded(store, sha256="0" * 64)
     assert await got(store) == b"0123456789"
     assert told == []
 
 
-async def test_a_state_that_a_release_before_has_saved_under_a_name_without_a_digest_is_read(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_a_release_before_has_saved_under_a_name_without_a_digest_is_read(
+    tmp_path: Path,
+) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "state-5-50-4.pt").write_bytes(b"good")
     store = CheckpointStore(tmp_path)
@@ -388,7 +390,7 @@ async def test_a_state_that_a_release_before_has_saved_under_a_name_without_a_di
     assert file_of(tmp_path).name.startswith("state-6-")
 
 
-async def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_state(
+async def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told, tries, real = list[str](), list[str](), files.open_old
@@ -409,10 +411,10 @@ async def test_a_file_server_that_has_just_come_back_is_asked_again_for_the_stat
     assert told == []
 
 
-def test_regression_training_began_anew_where_the_only_state_was_not_whole(tmp_path: Path) -> None:
+def test_regression_training_began_anew_where_the_only_checkpoint_was_not_whole(tmp_path: Path) -> None:
     (tmp_path / CheckpointFile(9, 90, 100).name).write_bytes(b"torn")
     for _ in range(2):
-        with pytest.raises(StateError, match=pattern("elastic.store.only_one_broken", broken="state-9-90-100.pt")):
+        with pytest.raises(StoreError, match=pattern("elastic.store.only_one_broken", broken="state-9-90-100.pt")):
             CheckpointStore(tmp_path)
     assert (tmp_path / CheckpointFile(9, 90, 100).name).read_bytes() == b"torn"
 
@@ -432,8 +434,8 @@ def test_a_folder_that_cannot_be_read_at_the_start_is_one_line_and_no_first_star
     monkeypatch.setattr(store, "_PAUSE_S", 0.0)
     monkeypatch.setattr(store, "contents", fail)
     with pytest.raises(
-        StateError,
-        match=pattern("elastic.generations.unusable", error=fragment(excerpt("elastic.trouble.stale_handle"))),
+        StoreError,
+        match=pattern("elastic.versions.unusable", error=fragment(excerpt("elastic.trouble.stale_handle"))),
     ) as told:
         CheckpointStore(tmp_path)
     assert tries == 3
@@ -462,7 +464,9 @@ async def test_a_disk_that_hangs_does_not_stop_the_loop(tmp_path: Path, monkeypa
 # -- two drivers ---
 
 
-async def test_regression_a_requeued_jobs_old_driver_overwrote_the_newer_state_of_its_successor(tmp_path: Path) -> None:
+async def test_regression_a_requeued_jobs_old_driver_overwrote_the_newer_checkpoint_of_its_successor(
+    tmp_path: Path,
+) -> None:
     fenced = list[str]()
     old = CheckpointStore(tmp_path, fenced.append, lambda: fenced.append("ends"))
     await put(old, 100, b"old 100")
@@ -482,7 +486,7 @@ async def test_regression_a_requeued_jobs_old_driver_overwrote_the_newer_state_o
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=st.lists(st.tuples(st.integers(0, 3), st.integers(-1, 20)), min_size=1, max_size=12))
-def test_of_any_drivers_that_take_over_from_each_other_the_last_alone_saves_and_no_state_is_lost(
+def test_of_any_drivers_that_take_over_from_each_other_the_last_alone_saves_and_no_checkpoint_is_lost(
     tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[int, int]]
 ) -> None:
     """Each move: which driver of those there are, and the step that it saves; -1: another one takes over."""
@@ -497,7 +501,7 @@ def test_of_any_drivers_that_take_over_from_each_other_the_last_alone_saves_and_
                 continue
             driver = drivers[which % len(drivers)]
             if driver is drivers[-1]:
-                assert await put(driver, step, b"state of %d" % step) == (step >= best)
+                assert await put(driver, step, b"checkpoint of %d" % step) == (step >= best)
                 best = max(best, step)
             else:
                 with pytest.raises(NotStoredError):
@@ -505,7 +509,7 @@ def test_of_any_drivers_that_take_over_from_each_other_the_last_alone_saves_and_
         drivers[-1].close()
         found = again(folder)
         assert found.step == best
-        assert await got(found) == (b"state of %d" % best if best >= 0 else b"")
+        assert await got(found) == (b"checkpoint of %d" % best if best >= 0 else b"")
 
     asyncio.run(scene())
 
@@ -528,7 +532,7 @@ async def test_regression_two_drivers_used_one_name_for_their_uploads_and_one_pu
 
 
 class SlowContent(FakeContent):
-    """A state whose second half comes later."""
+    """A checkpoint whose second half comes later."""
 
     def __init__(self, content: bytes) -> None:
         super().__init__(content)
@@ -556,7 +560,7 @@ asyncio.run(main())
 """
 
 
-def test_a_driver_that_is_killed_in_the_middle_of_a_save_leaves_the_newest_whole_state(tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_in_the_middle_of_a_save_leaves_the_newest_whole_checkpoint(tmp_path: Path) -> None:
     for _ in range(3):
         argv = [sys.executable, "-c", SAVES_UNTIL_KILLED, str(tmp_path)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
@@ -592,7 +596,7 @@ def test_a_worker_that_went_away_in_the_middle_leaves_no_half_file(tmp_path: Pat
     asyncio.run(scene())
 
 
-def test_a_state_without_bytes_or_steps_is_no_state(tmp_path: Path) -> None:
+def test_a_checkpoint_without_bytes_or_steps_is_no_checkpoint(tmp_path: Path) -> None:
     async def scene(content: bytes, step: int) -> None:
         with pytest.raises(WireError):
             await CheckpointStore(tmp_path).receive(FakeContent(content), step, 0)

@@ -1,4 +1,4 @@
-"""Generations on disk: a manifest appears once all of it is there, two are kept, and nothing else is ever touched."""
+"""Checkpoint versions on disk: a manifest appears once all is there, two are kept, nothing else is ever touched."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import pytest
 from elastic.node import shared_folder
 from elastic.store import files, manifest, shards
 from elastic.store.completeness import Completeness, RankReport
-from elastic.store.folder import StateError, UnsafeFolderError
+from elastic.store.folder import StoreError, UnsafeFolderError
 from elastic.store.manifest import CheckpointVersion
 from elastic.store.store import CheckpointStore
 from elastic.store.versions import CheckpointVersions
-from tests.elastic.store.by_path import name_of, told, write, written
+from tests.elastic.store.distributed import name_of, told, write, written
 from tests.elastic.store.test_store import put
 from tests.support.messages import fragment, pattern, says, wording
 
@@ -30,7 +30,7 @@ NOBODY = 65534
 
 
 class Driver:
-    """One driver's hold on a trainer's states."""
+    """One driver's hold on a trainer's checkpoints."""
 
     def __init__(self, folder: Path, state_path: Path | None = None) -> None:
         self.lines: list[str] = []
@@ -68,13 +68,13 @@ def whole(home: Path, messages: list[Any]) -> CheckpointVersion:
     return over.complete
 
 
-@pytest.fixture(params=["in the folder of states", "below a path"])
+@pytest.fixture(params=["in the checkpoint folder", "below a path"])
 def begin(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Driver]:
     state_path = tmp_path / "lustre" if request.param == "below a path" else None
     return lambda: Driver(tmp_path / "states" / "7@hpc", state_path)
 
 
-async def test_two_generations_are_kept_and_told_the_newest_first(begin: Callable[[], Driver]) -> None:
+async def test_two_versions_are_kept_and_told_the_newest_first(begin: Callable[[], Driver]) -> None:
     driver = begin()
     for step in (10, 20, 30):
         assert await driver.publish(step) == ((name_of(10),) if step == 30 else ())
@@ -100,7 +100,7 @@ async def test_the_newer_of_two_of_one_step_takes_the_place_of_the_other(begin: 
     driver.close()
 
 
-async def test_the_state_of_the_higher_step_is_answered_of_whichever_kind(begin: Callable[[], Driver]) -> None:
+async def test_the_checkpoint_of_the_higher_step_is_answered_of_whichever_kind(begin: Callable[[], Driver]) -> None:
     driver = begin()
     assert await driver.listed() == [None]
     await put(driver.store, 15, b"through the driver")
@@ -114,7 +114,7 @@ async def test_the_state_of_the_higher_step_is_answered_of_whichever_kind(begin:
 
 
 @pytest.mark.parametrize("fault", ["missing", "short", "a link", "a folder", "no folder"])
-async def test_a_generation_with_a_shard_that_is_not_whole_does_not_count(
+async def test_a_version_with_a_shard_that_is_not_whole_does_not_count(
     begin: Callable[[], Driver], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("elastic.store.versions._PAUSE_S", 0.0)
@@ -137,8 +137,8 @@ async def test_a_generation_with_a_shard_that_is_not_whole_does_not_count(
     assert await driver.found.publish(whole(driver.home, messages), frozenset) is None
     assert driver.found.step == 10
     [line] = driver.lines
-    assert says(line, "elastic.generations.does_not_count", step=fragment("20"))
-    assert says(line, "elastic.generations.one_kept", step=10)
+    assert says(line, "elastic.versions.does_not_count", step=fragment("20"))
+    assert says(line, "elastic.versions.one_kept", step=10)
     driver.close()
     again = begin()
     assert again.found.step == 10
@@ -189,10 +189,10 @@ class PowerCut(BaseException):
 
 
 @pytest.mark.parametrize("after", range(12))
-async def test_a_driver_that_is_killed_anywhere_leaves_a_whole_generation_and_nothing_that_stays(
+async def test_a_driver_that_is_killed_anywhere_leaves_a_whole_version_and_nothing_that_stays(
     begin: Callable[[], Driver], after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed at each call that changes a disk: the next one finds a whole generation, and publishes on."""
+    """Killed at each call that changes a disk: the next one finds a whole version, and publishes on."""
     driver = begin()
     for step in (10, 20):
         await driver.publish(step)
@@ -208,15 +208,15 @@ async def test_a_driver_that_is_killed_anywhere_leaves_a_whole_generation_and_no
 
         return call
 
-    generation = whole(driver.home, written(driver.home, 30))
+    version = whole(driver.home, written(driver.home, 30))
     with monkeypatch.context() as patch:
         for module, name in ((files, "publish"), (files, "create_part"), (os, "unlink"), (os, "rmdir")):
             patch.setattr(module, name, counted(getattr(module, name)))
         patch.setattr(os, "fsync", counted(os.fsync))
         try:
             # As the driver's thread does it, one call after the other.
-            driver.found._check(generation)
-            dropped = driver.found._publish(generation)
+            driver.found._check(version)
+            dropped = driver.found._publish(version)
             driver.found._clear(dropped or (), frozenset())
         except PowerCut:
             pass
@@ -232,7 +232,7 @@ async def test_a_driver_that_is_killed_anywhere_leaves_a_whole_generation_and_no
     again.close()
 
 
-async def test_what_is_not_a_generation_of_this_trainers_is_never_removed(
+async def test_what_is_not_a_version_of_this_trainers_is_never_removed(
     begin: Callable[[], Driver], tmp_path: Path
 ) -> None:
     driver = begin()
@@ -300,7 +300,7 @@ def test_a_shared_scratch_of_roots_will_do_and_a_folder_of_somebody_elses_will_n
 async def test_where_this_host_does_not_see_the_path_workers_are_believed_and_remove_what_goes(tmp_path: Path) -> None:
     driver = Driver(tmp_path / "states" / "7", tmp_path / "not" / "mounted")
     [line] = driver.lines
-    assert says(line, "elastic.generations.not_seen")
+    assert says(line, "elastic.versions.not_seen")
     messages = [told(driver.home, step, 0, 1) for step in (10, 20, 30)]
     dropped = [await driver.found.publish(whole(driver.home, [message]), frozenset) for message in messages]
     assert dropped == [(), (), (name_of(10),)]
@@ -368,7 +368,7 @@ async def test_regression_a_path_that_the_nodes_had_to_make_stayed_unseen_for_go
     assert driver.found.seen
     await driver.found.close()
     assert driver.on_disk() == [name_of(20), name_of(30)]
-    assert says(driver.lines[-1], "elastic.generations.seen_now")
+    assert says(driver.lines[-1], "elastic.versions.seen_now")
     driver.close()
 
 
@@ -392,7 +392,7 @@ async def test_regression_a_file_server_that_was_away_once_was_never_looked_at_a
 # -- one is not whole ---
 
 
-async def test_a_generation_that_was_found_wrong_is_kept_and_never_used_again(begin: Callable[[], Driver]) -> None:
+async def test_a_version_that_was_found_wrong_is_kept_and_never_used_again(begin: Callable[[], Driver]) -> None:
     driver = begin()
     for step in (10, 20):
         await driver.publish(step)
@@ -402,7 +402,7 @@ async def test_a_generation_that_was_found_wrong_is_kept_and_never_used_again(be
     [line] = driver.lines
     assert line == (
         wording(
-            "elastic.generations.not_used",
+            "elastic.versions.not_used",
             step=20,
             where=driver.home / name_of(20),
             why="__1_0.distcp has another digest",
@@ -420,18 +420,18 @@ async def test_a_generation_that_was_found_wrong_is_kept_and_never_used_again(be
     again.close()
 
 
-async def test_the_last_state_is_not_given_up_for_what_a_worker_says_of_it(begin: Callable[[], Driver]) -> None:
-    """A node that has lost its file system finds every shard of every generation missing."""
+async def test_the_last_checkpoint_is_not_given_up_for_what_a_worker_says_of_it(begin: Callable[[], Driver]) -> None:
+    """A node that has lost its file system finds every shard of every version missing."""
     driver = begin()
     for step in (10, 20):
         await driver.publish(step)
     assert await driver.found.set_aside(name_of(20), "a shard is gone")
     assert not await driver.found.set_aside(name_of(10), "a shard is gone")
-    assert driver.lines[1:] == [wording("elastic.generations.not_whole", step=10, why="a shard is gone")]
+    assert driver.lines[1:] == [wording("elastic.versions.not_whole", step=10, why="a shard is gone")]
     assert [one["step"] for one in await driver.listed()] == [10]
     await put(driver.store, 5, b"through the driver")
     assert await driver.found.set_aside(name_of(10), "a shard is gone")
-    assert says(driver.lines[-1], "elastic.generations.not_used", why=fragment("a shard is gone"), on=5)
+    assert says(driver.lines[-1], "elastic.versions.not_used", why=fragment("a shard is gone"), on=5)
     driver.close()
 
 
@@ -446,7 +446,7 @@ async def test_when_none_is_left_a_worker_is_told_why_instead_of_beginning_anew(
     [answer] = await again.listed()
     assert answer["op"] == "fetched"
     assert "a shard is gone" in answer["error"]
-    assert await again.listed(5) == [None], "a state through the driver is there"
+    assert await again.listed(5) == [None], "a checkpoint through the driver is there"
     again.close()
 
 
@@ -480,13 +480,13 @@ async def test_a_manifest_that_cannot_be_read_is_set_aside_for_the_one_before(tm
 # -- what goes wrong on a disk ---
 
 
-async def test_a_manifest_that_finds_no_space_is_told_once_and_the_generation_before_is_kept(
+async def test_a_manifest_that_finds_no_space_is_told_once_and_the_version_before_is_kept(
     begin: Callable[[], Driver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = begin()
     await driver.publish(10)
 
-    def full(folder: int, generation: CheckpointVersion) -> None:
+    def full(folder: int, version: CheckpointVersion) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -495,13 +495,13 @@ async def test_a_manifest_that_finds_no_space_is_told_once_and_the_generation_be
             assert await driver.publish(step) is None
     assert driver.found.step == 10
     [line] = driver.lines
-    assert wording("elastic.trouble.no_space") + wording("elastic.generations.one_kept", step=10) in line
+    assert wording("elastic.trouble.no_space") + wording("elastic.versions.one_kept", step=10) in line
     assert await driver.publish(40) is not None
-    assert driver.lines[1:] == [wording("elastic.generations.saved_again")]
+    assert driver.lines[1:] == [wording("elastic.versions.saved_again")]
     driver.close()
 
 
-async def test_too_little_space_for_the_next_states_is_told_once(
+async def test_too_little_space_for_the_next_checkpoints_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver(tmp_path / "states" / "7", tmp_path / "lustre")
@@ -514,7 +514,7 @@ async def test_too_little_space_for_the_next_states_is_told_once(
     assert line.startswith(f"{tmp_path / 'lustre'}: ")
     assert "free space there" in line
     await driver.publish(20)
-    assert driver.lines[1:] == [wording("elastic.generations.space_again")], "two are kept: only one more is needed"
+    assert driver.lines[1:] == [wording("elastic.versions.space_again")], "two are kept: only one more is needed"
     driver.found.look_at_space("much")
     driver.found.look_at_space(3)
     assert len(driver.lines) == 3
@@ -543,6 +543,6 @@ async def test_a_list_of_files_that_no_line_can_hold_is_read_beside_the_shards(t
 
 def test_a_path_that_takes_no_folder_ends_the_driver_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises((StateError, UnsafeFolderError)) as refused:
+    with pytest.raises((StoreError, UnsafeFolderError)) as refused:
         Driver(tmp_path / "states" / "7", tmp_path / "file")
     assert len(str(refused.value).splitlines()) == 1

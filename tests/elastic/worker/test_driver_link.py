@@ -17,10 +17,10 @@ from typing import BinaryIO
 
 import pytest
 
-from elastic.base.errors import EXIT_LINK_LOST, LinkLostError, StateError
+from elastic.base.errors import EXIT_LINK_LOST, CheckpointError, LinkLostError
 from elastic.link.bulk import Incoming, send_file
 from elastic.link.wire import Message
-from elastic.worker import download as fetching_
+from elastic.worker import download as downloading_
 from elastic.worker import driver_link as sessions
 from elastic.worker.driver_link import Download, DriverLink, PendingCheckpoint, new_page, read_page
 from tests.elastic.far_end import SECRET, FarEnd, accepted
@@ -52,15 +52,15 @@ class Driver:
         assert message is not None
         return message
 
-    def state_connection(self) -> tuple[FarEnd, Message]:
-        """The next connection that is for a state, and its hello."""
+    def transfer_connection(self) -> tuple[FarEnd, Message]:
+        """The next connection that is for a checkpoint, and its hello."""
         channel, hello = accepted(self._server)
         assert (hello["role"], hello["host"], hello["local_rank"]) == ("state", "n1.3.0", 2)
         return channel, hello
 
-    def next_state(self, answer: str = "kept") -> tuple[Message, bytes]:
-        """A state that comes; kept, unless another answer is to be given, or "" for none."""
-        channel, hello = self.state_connection()
+    def next_checkpoint(self, answer: str = "kept") -> tuple[Message, bytes]:
+        """A checkpoint that comes; kept, unless another answer is to be given, or "" for none."""
+        channel, hello = self.transfer_connection()
         incoming = Incoming(channel)
         content = b"".join(map(bytes, incoming.pieces()))
         if answer:
@@ -69,7 +69,7 @@ class Driver:
         return hello, content
 
     def offer(self, content: bytes, digest: str = "") -> Message:
-        """Answers the question for a state with one of this content."""
+        """Answers the question for a checkpoint with one of this content."""
         about = {"step": 5, "samples": 50, "sha256": digest or hashlib.sha256(content).hexdigest()}
         self.channel.send({"op": "fetched", **about, "size": len(content)})
         return {"op": "sending", **about, "bytes": len(content)}
@@ -103,7 +103,7 @@ def saved(step: int, payload: bytes = b"weights") -> PendingCheckpoint:
 
 
 def writing(payload: bytes) -> Callable[[BinaryIO], None]:
-    """How a saved state of these bytes is written."""
+    """How a checkpoint of these bytes is written."""
 
     def write(file: BinaryIO) -> None:
         file.write(payload)
@@ -159,72 +159,72 @@ def test_a_step_tells_what_was_saved_and_a_farewell_counts_what_was_not(driver: 
     assert (farewell["saved_step"], farewell["saved_samples"], farewell["first"]) == (7, 70, False)
 
 
-def test_a_state_is_shipped_once_and_a_newer_one_again(driver: Driver) -> None:
+def test_a_checkpoint_is_uploaded_once_and_a_newer_one_again(driver: Driver) -> None:
     driver.session.commit(saved(5, b"five"))
     driver.channel.send({"op": "ship"})
-    message, payload = driver.next_state()
+    message, payload = driver.next_checkpoint()
     assert (message["step"], message["samples"], payload) == (5, 50, b"five")
     driver.channel.send({"op": "ship"})
     assert driver.next() == {"op": "shipped", "step": 5}
     driver.session.commit(saved(6, b"six"))
     driver.channel.send({"op": "ship"})
-    assert driver.next_state()[1] == b"six"
+    assert driver.next_checkpoint()[1] == b"six"
 
 
-def test_regression_a_horovod_state_that_was_slow_to_send_was_sent_without_a_pause(
+def test_regression_a_horovod_checkpoint_that_was_slow_to_send_was_sent_without_a_pause(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("elastic.worker.upload.SHIP_APART_S", 1000.0)
+    monkeypatch.setattr("elastic.worker.upload.UPLOAD_APART_S", 1000.0)
     driver.session.commit(saved(5, b"five"))
     driver.channel.send({"op": "ship", "soon": True})
-    assert driver.next_state()[1] == b"five"
+    assert driver.next_checkpoint()[1] == b"five"
     driver.session.commit(saved(6, b"six"))
     driver.channel.send({"op": "ship", "soon": True})
     driver.session.commit(saved(7, b"seven"))
     driver.channel.send({"op": "ship"})
-    assert driver.next_state()[1] == b"seven", "the one between had to wait, and is not waited for"
+    assert driver.next_checkpoint()[1] == b"seven", "the one between had to wait, and is not waited for"
 
 
 def test_regression_of_two_saves_at_one_step_the_second_was_not_sent(driver: Driver) -> None:
     for payload in (b"trained", b"trained and evaluated"):
         driver.session.commit(saved(5, payload))
         driver.channel.send({"op": "ship"})
-        assert driver.next_state()[1] == payload
+        assert driver.next_checkpoint()[1] == payload
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_regression_what_was_saved_just_before_the_end_did_not_travel(driver: Driver, code: int) -> None:
+def test_regression_what_was_saved_just_before_the_end_was_not_uploaded(driver: Driver, code: int) -> None:
     driver.session.commit(saved(5))
-    driver.session.ship_soon()
+    driver.session.upload_soon()
     with ThreadPoolExecutor() as pool:
         ending = pool.submit(driver.session.ended, code)
-        assert driver.next_state()[1] == b"weights"
+        assert driver.next_checkpoint()[1] == b"weights"
         assert ending.result(STILL_S) == code
 
 
-def test_of_a_script_that_ended_well_rank_0_sends_its_last_state_unasked(driver: Driver) -> None:
+def test_of_a_script_that_ended_well_rank_0_sends_its_last_checkpoint_unasked(driver: Driver) -> None:
     driver.session.commit(saved(5))
     driver.session.step(5, 50, 1, 2, None)
     driver.session.ended(0)
     driver.session.step(6, 60, 0, 2, None)
     with ThreadPoolExecutor() as pool:
         ending = pool.submit(driver.session.ended, 0)
-        assert driver.next_state()[1] == b"weights"
+        assert driver.next_checkpoint()[1] == b"weights"
         assert ending.result(STILL_S) == 0
     assert driver.next()["rank"] == 1
 
 
-def test_a_state_that_the_driver_could_not_keep_is_shipped_again(driver: Driver) -> None:
+def test_a_checkpoint_that_the_driver_could_not_keep_is_uploaded_again(driver: Driver) -> None:
     driver.session.commit(saved(5, b"five"))
     for _ in range(2):
         driver.channel.send({"op": "ship"})
-        channel, _ = driver.state_connection()
+        channel, _ = driver.transfer_connection()
         driver.channel.send({"op": "unsaved", "step": 5})
         driver.channel.send({"op": "ping"})
         assert driver.next() == {"op": "pong"}
         channel.close()
     driver.channel.send({"op": "ship"})
-    assert driver.next_state()[1] == b"five"
+    assert driver.next_checkpoint()[1] == b"five"
 
 
 def test_a_worker_that_saved_nothing_says_so_instead_of_keeping_the_driver_waiting(driver: Driver) -> None:
@@ -243,20 +243,20 @@ def test_commands_are_answered_while_the_main_thread_hangs_in_a_collective(drive
     assert driver.session.pause_requested.wait(STILL_S)
 
 
-def test_saving_in_the_background_ships_the_newest_state(driver: Driver) -> None:
+def test_saving_in_the_background_uploads_the_newest_checkpoint(driver: Driver) -> None:
     driver.session.commit(saved(1, b"one"))
-    driver.session.ship_soon()
-    assert driver.next_state()[1] == b"one"
+    driver.session.upload_soon()
+    assert driver.next_checkpoint()[1] == b"one"
     driver.session.commit(saved(2, b"two"))
-    driver.session.ship_soon()
-    assert driver.next_state()[1] == b"two"
+    driver.session.upload_soon()
+    assert driver.next_checkpoint()[1] == b"two"
 
 
-def test_a_paused_worker_ships_says_so_and_makes_no_further_step(driver: Driver) -> None:
+def test_a_paused_worker_uploads_says_so_and_makes_no_further_step(driver: Driver) -> None:
     driver.session.commit(saved(8, b"eight"))
     resting = threading.Thread(target=driver.session.rest, daemon=True)
     resting.start()
-    assert driver.next_state()[1] == b"eight"
+    assert driver.next_checkpoint()[1] == b"eight"
     assert driver.next() == {"op": "paused"}
     driver.channel.send({"op": "ping"})
     assert driver.next() == {"op": "pong"}
@@ -272,26 +272,26 @@ def test_regression_steps_since_the_last_report_counted_as_stall_of_a_resize(dri
     assert (first["step"], first["first"]) == (1, True)
     assert (last["op"], last["step"], last["first"]) == ("step", 3, False)
     assert last["at_s"] == read_page(driver.page)[1]
-    assert driver.next_state()[0]["step"] == 3
+    assert driver.next_checkpoint()[0]["step"] == 3
     assert driver.next()["op"] == "paused"
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_state_of_a_suspended_trainer_is_fetched_as_a_file(tmp_path: Path, shared: bool) -> None:
+def test_the_checkpoint_of_a_suspended_trainer_is_downloaded_as_a_file(tmp_path: Path, shared: bool) -> None:
     driver = Driver(str(tmp_path) if shared else "")
-    about = driver.offer(b"the state")
+    about = driver.offer(b"the checkpoint")
     with ThreadPoolExecutor() as pool:
-        fetching = pool.submit(driver.session.fetch_state)
+        downloading = pool.submit(driver.session.download_checkpoint)
         assert driver.next() == {"op": "fetch"}
-        channel, hello = driver.state_connection()
+        channel, hello = driver.transfer_connection()
         assert hello["what"] == "fetch"
         kept = tmp_path / "kept"
-        kept.write_bytes(b"the state")
+        kept.write_bytes(b"the checkpoint")
         with kept.open("rb") as content:
             assert send_file(channel, about, content)
-        file = fetching.result(STILL_S).file
+        file = downloading.result(STILL_S).file
     assert file is not None
-    assert file.read() == b"the state"
+    assert file.read() == b"the checkpoint"
     assert mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)[:3] == b"the"
     assert [path.name for path in tmp_path.glob("bft-state/state-*")] == [f"state-5-{about['sha256']}"] * shared
     driver.session.step(6, 60, 0, 1, None)  # by now all have it open, and the node's disk is for others too
@@ -300,57 +300,57 @@ def test_the_state_of_a_suspended_trainer_is_fetched_as_a_file(tmp_path: Path, s
         assert time.monotonic() < until_s
         time.sleep(0.001)
     file.seek(0)
-    assert file.read() == b"the state"
-    assert driver.session.costs["load_bytes"] == 9
+    assert file.read() == b"the checkpoint"
+    assert driver.session.costs["load_bytes"] == 14
     assert driver.session.ended(0) == 0
     channel.close()
     driver.hang_up()
 
 
-def test_a_first_start_fetches_nothing(driver: Driver) -> None:
+def test_a_first_start_downloads_nothing(driver: Driver) -> None:
     driver.channel.send({"op": "fetched", "none": True})
-    assert driver.session.fetch_state() == Download()
+    assert driver.session.download_checkpoint() == Download()
 
 
 # -- what must never be taken for a first start ---
 
 
-def test_regression_a_state_that_could_not_be_read_was_taken_for_none(driver: Driver) -> None:
+def test_regression_a_checkpoint_that_could_not_be_read_was_taken_for_none(driver: Driver) -> None:
     driver.channel.send({"op": "fetched", "error": "state.pt: Stale file handle"})
-    with pytest.raises(StateError, match=r"state\.pt: Stale file handle; it is kept"):
-        driver.session.fetch_state()
+    with pytest.raises(CheckpointError, match=r"state\.pt: Stale file handle; it is kept"):
+        driver.session.download_checkpoint()
     driver.channel.send({"op": "fetched"})
-    with pytest.raises(StateError, match="cannot be understood"):
-        driver.session.fetch_state()
+    with pytest.raises(CheckpointError, match="cannot be understood"):
+        driver.session.download_checkpoint()
     driver.channel.send({"op": "fetched", "none": True})
-    assert driver.session.fetch_state() == Download(), "a try later may find out"
+    assert driver.session.download_checkpoint() == Download(), "a try later may find out"
 
 
-def test_regression_a_link_that_went_during_a_fetch_was_taken_for_a_first_start(
+def test_regression_a_link_that_went_during_a_download_was_taken_for_a_first_start(
     driver: Driver, exits: queue.SimpleQueue[int]
 ) -> None:
     with ThreadPoolExecutor() as pool:
-        fetching = pool.submit(driver.session.fetch_state)
+        downloading = pool.submit(driver.session.download_checkpoint)
         assert driver.next() == {"op": "fetch"}
         driver.channel.shutdown()
         with pytest.raises(LinkLostError, match="is gone"):
-            fetching.result(STILL_S)
+            downloading.result(STILL_S)
     assert exits.get(timeout=STILL_S) == EXIT_LINK_LOST
     with pytest.raises(LinkLostError):
-        driver.session.fetch_state()
+        driver.session.download_checkpoint()
 
 
 @pytest.mark.parametrize("how", ["cut short", "altered"])
-def test_a_state_that_comes_cut_short_or_altered_is_never_loaded(
+def test_a_checkpoint_that_comes_cut_short_or_altered_is_never_loaded(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(fetching_, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(downloading_, "_AGAIN_S", 0.0)
     with ThreadPoolExecutor() as pool:
-        fetching = pool.submit(driver.session.fetch_state)
+        downloading = pool.submit(driver.session.download_checkpoint)
         for _ in range(3):
             assert driver.next() == {"op": "fetch"}
             about = driver.offer(b"weights")
-            channel, _ = driver.state_connection()
+            channel, _ = driver.transfer_connection()
             channel.send(about)
             channel.send_raw(b"wei" if how == "cut short" else b"WEIGHTS")
             channel.shutdown() if how == "cut short" else None
@@ -359,13 +359,13 @@ def test_a_state_that_comes_cut_short_or_altered_is_never_loaded(
         if how == "cut short":
             assert driver.next() == {"op": "fetch"}, "the link holds, so it tries on"
             driver.channel.send({"op": "fetched", "none": True})
-            assert fetching.result(STILL_S) == Download()
+            assert downloading.result(STILL_S) == Download()
         else:
             with pytest.raises(
-                StateError,
-                match=pattern("elastic.fetching.altered", error=wording("elastic.payload.altered"), altered=3),
+                CheckpointError,
+                match=pattern("elastic.download.altered", error=wording("elastic.payload.altered"), altered=3),
             ):
-                fetching.result(STILL_S)
+                downloading.result(STILL_S)
 
 
 # -- a worker without its link ---
@@ -378,8 +378,8 @@ def test_regression_a_worker_without_its_link_trained_on_and_dropped_every_save(
     driver.channel.shutdown()
     assert exits.get(timeout=STILL_S) == EXIT_LINK_LOST
     assert driver.session.attached
-    driver.session.ship()
-    assert not driver.session._shipper.arrived, "nobody has it"
+    driver.session.upload()
+    assert not driver.session._uploader.arrived, "nobody has it"
     assert capfd.readouterr().err.count(wording("elastic.session.link_lost")) == 1
 
 
@@ -450,7 +450,7 @@ def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
         channel.close()
 
 
-def test_regression_steps_and_pongs_waited_for_a_state_on_its_way(driver: Driver) -> None:
+def test_regression_steps_and_pongs_waited_for_a_checkpoint_on_its_way(driver: Driver) -> None:
     written, go_on = threading.Event(), threading.Event()
 
     def write(file: BinaryIO) -> None:
@@ -460,9 +460,9 @@ def test_regression_steps_and_pongs_waited_for_a_state_on_its_way(driver: Driver
         file.write(b"bytes")
 
     driver.session.commit(PendingCheckpoint(1, 10, write))
-    driver.session.ship_soon()
+    driver.session.upload_soon()
     with ThreadPoolExecutor() as pool:
-        coming = pool.submit(driver.next_state)
+        coming = pool.submit(driver.next_checkpoint)
         assert written.wait(STILL_S)
         driver.session.step(1, 10, 0, 1, None)
         driver.session.commit(saved(2, b"newer"))
@@ -471,11 +471,11 @@ def test_regression_steps_and_pongs_waited_for_a_state_on_its_way(driver: Driver
         assert [driver.next()["op"], driver.next()["op"]] == ["step", "pong"]
         go_on.set()
         assert coming.result(STILL_S)[1] == b"gigabytes"
-        hello, content = driver.next_state()
+        hello, content = driver.next_checkpoint()
         assert (hello["step"], hello["last"], content) == (2, True, b"newer")
 
 
-def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_thread(
+def test_a_checkpoint_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_thread(
     driver: Driver, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def fail(file: BinaryIO) -> None:
@@ -484,7 +484,7 @@ def test_a_state_that_cannot_be_serialized_is_told_of_and_does_not_end_the_side_
     driver.session.commit(PendingCheckpoint(5, 50, fail))
     for _ in range(2):
         driver.channel.send({"op": "ship"})
-        channel, _ = driver.state_connection()
+        channel, _ = driver.transfer_connection()
         assert driver.next() == {"op": "nothing_saved"}
         channel.close()
     driver.channel.send({"op": "ping"})
@@ -497,8 +497,8 @@ def test_outside_bftd_a_session_does_nothing() -> None:
     session.step(1, 1, 0, 1, None)
     session.farewell()
     session.commit(saved(1))
-    session.ship()
-    assert session.fetch_state() == Download()
+    session.upload()
+    assert session.download_checkpoint() == Download()
     assert not session.attached
 
 

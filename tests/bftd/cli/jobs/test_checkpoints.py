@@ -1,4 +1,4 @@
-"""`bft checkpoints`: what it shows of the saved states, and what it removes, without a daemon."""
+"""`bft checkpoints`: what it shows, and what it removes, without a daemon."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "states"
 
 
-def state(*words: str) -> Result:
+def checkpoints(*words: str) -> Result:
     return CliRunner().invoke(bft, ["checkpoints", *words])
 
 
 def refused(*words: str) -> str:
-    done = state(*words)
+    done = checkpoints(*words)
     assert getattr(done.exception, "exit_code", None) == 2, done.output
     said = str(done.exception)
     assert len(said.splitlines()) == 1
     return said
 
 
-def test_states_are_shown_with_what_has_become_of_their_trainers(root: Path) -> None:
+def test_checkpoints_are_shown_with_what_has_become_of_their_trainers(root: Path) -> None:
     saved(root, "7", 1200, "bert.py")
     saved(root, ENDED, 40)
     (root / "9").symlink_to("7")
     store = running(root, "run-login1-4.u0.00ff", 3)
-    shown = [line.split(maxsplit=2) for line in state("ls").output.splitlines()]
-    told = json.loads(state("ls", "--json").output)
+    shown = [line.split(maxsplit=2) for line in checkpoints("ls").output.splitlines()]
+    told = json.loads(checkpoints("ls", "--json").output)
     store.close()
     assert shown[0][0] == "ID"
     by_id = {line[0]: line for line in shown[1:]}
@@ -52,49 +52,61 @@ def test_states_are_shown_with_what_has_become_of_their_trainers(root: Path) -> 
     assert by_id["run-login1-4.u0.00ff"][2].startswith("running")
     assert by_id["9"][2].startswith("unreadable: ")
     assert told["folder"] == str(root)
-    [seven] = [item for item in told["states"] if item["id"] == "7"]
+    [seven] = [item for item in told["checkpoints"] if item["id"] == "7"]
     assert (seven["name"], seven["step"], seven["samples"], seven["size_bytes"]) == ("bert.py", 1200, 12000, 5)
-    assert {item["state"] for item in told["states"]} == {"stopped", "ended", "running", "unreadable"}
+    assert {item["state"] for item in told["checkpoints"]} == {"stopped", "ended", "running", "unreadable"}
+
+
+def test_the_fields_have_their_old_names_beside_the_new_ones_until_0_2(root: Path) -> None:
+    saved(root, "7")
+    told = json.loads(checkpoints("ls", "--json").output)
+    assert told["states"] == told["checkpoints"]
+    assert [item["by_path"] for item in told["states"]] == [item["distributed_folder"] for item in told["checkpoints"]]
 
 
 def test_where_nothing_was_saved_there_is_nothing_to_show(root: Path) -> None:
-    assert json.loads(state("ls", "--json").output) == {"format": 1, "folder": str(root), "states": []}
+    assert json.loads(checkpoints("ls", "--json").output) == {
+        "format": 1,
+        "folder": str(root),
+        "checkpoints": [],
+        "states": [],
+    }
     assert not root.exists()
 
 
 def test_what_was_kept_long_enough_is_gone_with_the_next_look(root: Path) -> None:
     saved(root, "8.ended-until-20200101T000000Z")
-    assert json.loads(state("ls", "--json").output)["states"] == []
+    assert json.loads(checkpoints("ls", "--json").output)["checkpoints"] == []
     assert os.listdir(root) == []
 
 
-def test_states_are_removed_by_id_by_what_has_become_of_them_and_by_age(root: Path) -> None:
+def test_checkpoints_are_removed_by_id_by_what_has_become_of_them_and_by_age(root: Path) -> None:
     for name in ("5", "6", "7", ENDED):
         saved(root, name)
     [kept] = (root / "6").glob("state-5-50-5-*.pt")
     os.utime(kept, (1.0, 1.0))
-    assert state("rm", "5").output == "removed 5\n"
-    assert state("rm", "--older-than", "now-7days").output == "removed 6\n"
-    assert state("rm", "--ended").output == f"removed {ENDED}\n"
+    assert checkpoints("rm", "5").output == "removed 5\n"
+    assert checkpoints("rm", "--older-than", "now-7days").output == "removed 6\n"
+    assert checkpoints("rm", "--ended").output == f"removed {ENDED}\n"
     assert os.listdir(root) == ["7"]
 
 
-def test_a_running_trainers_state_is_never_removed_and_the_others_named_with_it_are(root: Path) -> None:
+def test_a_running_trainers_checkpoint_is_never_removed_and_the_others_named_with_it_are(root: Path) -> None:
     saved(root, "5")
     store = running(root, "6")
     assert says(refused("rm", "6", "5", "--force"), "elastic.shelf.running", name=6)
-    assert state("rm", "--older-than", "now+1hour").output == ""
+    assert checkpoints("rm", "--older-than", "now+1hour").output == ""
     store.close()
     assert os.listdir(root) == ["6"]
 
 
-def test_regression_a_state_was_not_found_by_the_id_that_it_was_shown_with(root: Path) -> None:
+def test_regression_a_checkpoint_was_not_found_by_the_id_that_it_was_shown_with(root: Path) -> None:
     saved(root, ENDED)
-    assert state("ls").output.splitlines()[1].split()[0] == "8@hpc"
-    assert state("rm", "8@hpc").output == f"removed {ENDED}\n"
+    assert checkpoints("ls").output.splitlines()[1].split()[0] == "8@hpc"
+    assert checkpoints("rm", "8@hpc").output == f"removed {ENDED}\n"
 
 
-def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_removed(root: Path) -> None:
+def test_regression_a_users_own_folders_beside_his_checkpoints_were_closed_shown_and_removed(root: Path) -> None:
     """As when BFT_STATE_DIR is his home."""
     saved(root, "7")
     (root / "data").mkdir()
@@ -102,10 +114,10 @@ def test_regression_a_users_own_folders_beside_his_states_were_closed_shown_and_
     (root / "data" / "lock").write_text("his own")
     (root / "thesis").mkdir(mode=0o755)
     (root / "notes.txt").write_text("his own")
-    assert [line.split()[0] for line in state("ls").output.splitlines()] == ["ID", "7"]
+    assert [line.split()[0] for line in checkpoints("ls").output.splitlines()] == ["ID", "7"]
     assert (root / "data").stat().st_mode & 0o777 == 0o755
     assert says(refused("rm", "data"), "cli.checkpoints.none_called_so", text=fragment("data"))
-    assert state("rm", "--older-than", "now+1hour").output == "removed 7\n"
+    assert checkpoints("rm", "--older-than", "now+1hour").output == "removed 7\n"
     assert sorted(os.listdir(root)) == ["data", "notes.txt", "thesis"]
 
 
@@ -114,8 +126,8 @@ def test_what_is_meant_has_to_be_said_and_to_be_there(root: Path) -> None:
     saved(root, "7@hpc")
     assert says(refused("rm"), "cli.checkpoints.none_named")
     assert "exclude" in refused("rm", "7", "--ended")
-    assert "no saved state 8" in refused("rm", "8", "7@hpc")
-    assert state("rm", "7").output == "removed 7\n"
+    assert "no checkpoint 8" in refused("rm", "8", "7@hpc")
+    assert checkpoints("rm", "7").output == "removed 7\n"
     saved(root, "7@one")
     assert says(refused("rm", "7"), "cli.checkpoints.ambiguous", text=7, names=fragment("7@hpc, 7@one"))
     assert sorted(os.listdir(root)) == ["7@hpc", "7@one"]

@@ -14,6 +14,6 @@ KIND = Kind(
     asked_for=r"^\s*import dummytrain\b",
     interface_variables=("DUMMY_IFACE",),
     defaults={"DUMMY_LEVEL": "quiet"},
-    ships_in_background=True,
+    uploads_in_background=True,
     noise=r"^so long$",
 )

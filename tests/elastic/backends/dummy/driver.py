@@ -44,7 +44,7 @@ class DummyBackend(Backend):
         if not group:
             return
         workers = [worker for pilot in group for worker in pilot.workers.values()]
-        await self._host.save_state(workers, graceful=self._clean)
+        await self._host.save_checkpoint(workers, graceful=self._clean)
         self._clean = True
         for pilot in group:
             pilot.tell({"op": "leave"})

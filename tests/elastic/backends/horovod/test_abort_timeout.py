@@ -27,7 +27,7 @@ ABORTED = """
 import elastic.horovod
 from elastic.backends.horovod import script
 script.hvd.nccl_built = lambda: 22100
-script._session.current().ship = lambda: print("shipped", flush=True)
+script._session.current().upload = lambda: print("shipped", flush=True)
 script._abort()
 horovods["synchronize"](60)
 """
@@ -54,7 +54,7 @@ def run(body: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=5 * STILL_S)
 
 
-def test_a_worker_that_nccl_holds_ships_its_state_and_ends_as_one_that_lost_its_peers() -> None:
+def test_a_worker_that_nccl_holds_uploads_its_checkpoint_and_ends_as_one_that_lost_its_peers() -> None:
     said = run(ABORTED)
     assert said.returncode == EXIT_LINK_LOST, said.stderr
     assert said.stdout == "shipped\n"

@@ -137,7 +137,7 @@ RESUMED = """
 with tempfile.TemporaryFile() as file:
     committed[-1].write(file)
     file.flush()
-    session.current().fetch_state = lambda: Download(file)
+    session.current().download_checkpoint = lambda: Download(file)
     other = torch.nn.Linear(2, 1)
     theirs = torch.optim.Adam(other.parameters())
     again = hvd.elastic.TorchState(model=other, optimizer=theirs, seen=[], energy=0.0)
@@ -146,14 +146,14 @@ print(moment(theirs.state_dict()) == moment(optimizer.state_dict()))
 """
 
 STRANGE = """
-from elastic.base.errors import StateError
+from elastic.base.errors import CheckpointError
 with tempfile.TemporaryFile() as file:
     torch.save({"step": 1, "samples": 1, "size": 1, "state": {}}, file)
     file.flush()
-    session.current().fetch_state = lambda: Download(file)
+    session.current().download_checkpoint = lambda: Download(file)
     try:
         hvd.elastic.TorchState(model=model)
-    except StateError as error:
+    except CheckpointError as error:
         print(error)
 """
 
@@ -185,7 +185,7 @@ def test_regression_training_on_after_a_restore_changed_the_saved_optimizer() ->
     assert said_by(CHANGED) == ["True", "True", "[0] [0] [0, 1]"]
 
 
-def test_a_state_is_resumed_from_the_mapped_file() -> None:
+def test_a_checkpoint_is_resumed_from_the_mapped_file() -> None:
     assert said_by(RESUMED) == ["True [0]", "True"]
 
 
@@ -193,8 +193,8 @@ def test_a_commit_of_what_cannot_be_pickled_is_no_error_until_it_is_to_be_sent()
     assert said_by(REFUSED) == ["True", "[0]"]
 
 
-def test_regression_a_state_of_a_torchrun_script_was_a_key_error() -> None:
-    assert said_by(STRANGE) == [wording("elastic.script.torchruns_state")]
+def test_regression_a_checkpoint_of_a_torchrun_script_was_a_key_error() -> None:
+    assert said_by(STRANGE) == [wording("elastic.script.torchruns_checkpoint")]
 
 
 SYNCED = """

@@ -41,7 +41,7 @@ def test_two_workers_on_one_node_and_one_on_another_train_though_twice_the_large
         nodes = LocalNodes(f"127.0.0.1:{listening.getsockname()[1]}", secret, {"n1": 2, "n2": 1, "n3": 3})
         daemon = LocalDaemon(reports.append)
         trainer = Trainer(settings, said.append, KINDS["horovod"], nodes, daemon)  # type: ignore[arg-type]
-        hub = Hub(trainer.connections, secret, listening, states=trainer.connections.transfers.accept)
+        hub = Hub(trainer.connections, secret, listening, transfers=trainer.connections.transfers.accept)
         serving = asyncio.create_task(trainer.serve())
         try:
             trainer.on_leases(daemon.grant("n1", "n2"))

@@ -40,7 +40,7 @@ class Channel:
 
 
 class Trainer:
-    """A folder with the states of one trainer, and what its workers said."""
+    """A folder with the checkpoints of one trainer, and what its workers said."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,13 +54,13 @@ class Trainer:
         size: int,
         *arguments: Any,
         fails: bool = False,
-        generations: list[dict[str, Any]] | None = None,
+        versions: list[dict[str, Any]] | None = None,
         environ: dict[str, str] | None = None,
     ) -> list[Any]:
         """Runs `work(rank, size, folder, *arguments)` in `size` workers; what each returns, by rank."""
         meeting = self.folder / f"meeting-{time.monotonic_ns()}"
         queue = _CONTEXT.SimpleQueue()
-        told = self.generations() if generations is None else generations
+        told = self.versions() if versions is None else versions
         extra = {"BFT_STATE_PATH": str(self.path), "BFT_STATE_BY_PATH": "1", **(environ or {})}
         workers = [
             _CONTEXT.Process(
@@ -92,8 +92,8 @@ class Trainer:
         assert len(results) == size, self.output
         return [results[rank] for rank in range(size)]
 
-    def generations(self) -> list[dict[str, Any]]:
-        """What a driver makes of it: the generations that every rank has told, the newest first."""
+    def versions(self) -> list[dict[str, Any]]:
+        """What a driver makes of it: the versions that every rank has told, the newest first."""
         by_name: dict[str, list[dict[str, Any]]] = {}
         for path in self.folder.glob("said.*"):
             for line in path.read_text().splitlines():
@@ -125,7 +125,7 @@ def _worker(
     size: int,
     meeting: Path,
     folder: Path,
-    generations: list[dict[str, Any]],
+    versions: list[dict[str, Any]],
     environ: dict[str, str],
     queue: Any,
     arguments: tuple[Any, ...],
@@ -143,7 +143,7 @@ def _worker(
 
     torch.set_num_threads(1)
     session = DriverLink(Channel(folder / f"said.{rank}"))  # type: ignore[arg-type]
-    session.fetch_state = lambda: Download(generations=tuple(generations))  # type: ignore[method-assign]
+    session.download_checkpoint = lambda: Download(versions=tuple(versions))  # type: ignore[method-assign]
     sessions.install(session)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
     try:

@@ -1,4 +1,4 @@
-"""The files of a generation on their way to the disk."""
+"""The files of a checkpoint version on their way to the disk."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ pytestmark = [pytest.mark.torch]
 
 
 @pytest.mark.parametrize("way", ["written", "copied from a stage"])
-def test_while_a_file_is_flushed_a_sign_of_life_is_told_for_no_longer_than_a_state_is_waited_for(
+def test_while_a_file_is_flushed_a_sign_of_life_is_told_for_no_longer_than_a_checkpoint_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     from elastic.checkpoint.distributed import files
 
     monkeypatch.setattr(files, "SAVING_S", 0.01)
-    monkeypatch.setattr(files, "LAST_STATE_S", 0.5)
+    monkeypatch.setattr(files, "LAST_CHECKPOINT_S", 0.5)
 
     def until_all_is_told(_: int) -> None:
         for thread in threading.enumerate():

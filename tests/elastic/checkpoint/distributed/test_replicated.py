@@ -1,4 +1,4 @@
-"""States that are the same on all workers, by path: who writes what, what is read, and what of it is refused."""
+"""Distributed checkpoints of states that all workers have alike: who writes what, what is read, what is refused."""
 
 from __future__ import annotations
 
@@ -180,53 +180,55 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
-def test_a_state_that_four_workers_saved_is_loaded_to_the_bit_by_any_number_in_place(four: Trainer, size: int) -> None:
+def test_a_checkpoint_that_four_workers_saved_is_loaded_to_the_bit_by_any_number_in_place(
+    four: Trainer, size: int
+) -> None:
     assert four.run(load_into, size) == [(True, 1)] * size
 
 
-def test_without_a_template_a_state_comes_whole(four: Trainer) -> None:
+def test_without_a_template_a_checkpoint_comes_whole(four: Trainer) -> None:
     assert four.run(load_whole, 2) == [(True, 1)] * 2
 
 
 def test_each_worker_writes_its_share_and_tells_every_file_with_size_and_digest(four: Trainer) -> None:
     import xxhash
 
-    [generation] = four.generations()
-    folder = Path(generation["path"])
-    assert sorted(name for name, _, _ in generation["files"]) == sorted(os.listdir(folder))
-    for name, size_bytes, digest in generation["files"]:
+    [version] = four.versions()
+    folder = Path(version["path"])
+    assert sorted(name for name, _, _ in version["files"]) == sorted(os.listdir(folder))
+    for name, size_bytes, digest in version["files"]:
         content = (folder / name).read_bytes()
         assert (len(content), xxhash.xxh3_128_hexdigest(content)) == (size_bytes, digest)
     assert folder.stat().st_mode & 0o777 == 0o700
-    shares = [size_bytes for name, size_bytes, _ in generation["files"] if name != ".metadata"]
+    shares = [size_bytes for name, size_bytes, _ in version["files"] if name != ".metadata"]
     assert max(shares) < 0.6 * sum(shares), "one of four workers wrote nearly all of it"
 
 
-def two_generations(folder: Path) -> Trainer:
+def two_versions(folder: Path) -> Trainer:
     trainer = Trainer(folder)
     trainer.run(save, 2, 1, 2)
-    assert [each["step"] for each in trainer.generations()] == [2, 1]
+    assert [each["step"] for each in trainer.versions()] == [2, 1]
     return trainer
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    return two_generations(tmp_path_factory.mktemp("two"))
+    return two_versions(tmp_path_factory.mktemp("two"))
 
 
 @pytest.mark.parametrize("damage", ["missing", "altered", "cut", "metadata"])
-def test_a_shard_that_is_not_as_it_was_written_is_told_and_the_generation_before_is_taken(
+def test_a_shard_that_is_not_as_it_was_written_is_told_and_the_version_before_is_taken(
     two: Trainer, tmp_path: Path, damage: str
 ) -> None:
     import shutil
 
     trainer = Trainer(tmp_path)
-    generations = json.loads(json.dumps(two.generations()))
-    for each in generations:
+    versions = json.loads(json.dumps(two.versions()))
+    for each in versions:
         shutil.copytree(each["path"], trainer.path / each["name"])
         each["path"] = str(trainer.path / each["name"])
     name = ".metadata" if damage == "metadata" else "__1_0.distcp"
-    victim = Path(generations[0]["path"]) / name
+    victim = Path(versions[0]["path"]) / name
     content = victim.read_bytes()
     if damage == "altered":
         victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -234,9 +236,9 @@ def test_a_shard_that_is_not_as_it_was_written_is_told_and_the_generation_before
         victim.write_bytes(content[:-1])
     else:
         victim.unlink()
-    assert trainer.run(load_into, 2, generations=generations) == [(True, 1)] * 2
+    assert trainer.run(load_into, 2, versions=versions) == [(True, 1)] * 2
     [told] = [message for message in trainer.said if message["op"] == "corrupt"]
-    assert told["name"] == generations[0]["name"]
+    assert told["name"] == versions[0]["name"]
     assert name in told["text"]
     lines = [line for line in trainer.output.splitlines() if line.startswith("bft:")]
     assert len(lines) == 1
@@ -245,17 +247,17 @@ def test_a_shard_that_is_not_as_it_was_written_is_told_and_the_generation_before
 
 def load_and_refuse(rank: int, size: int, folder: Path, width: int) -> tuple[str, bool]:
     import elastic
-    from elastic.base.errors import StateError
+    from elastic.base.errors import CheckpointError
 
     into = fresh_state(width)
     try:
         elastic.load(into=into)
-    except StateError as error:
+    except CheckpointError as error:
         return str(error), equal(into, fresh_state(width))
     return "", False
 
 
-def test_a_state_of_another_model_is_refused_in_one_line_and_nothing_is_read(four: Trainer) -> None:
+def test_a_checkpoint_of_another_model_is_refused_in_one_line_and_nothing_is_read(four: Trainer) -> None:
     for why, untouched in four.run(load_and_refuse, 2, 12):
         assert untouched
         assert "\n" not in why
@@ -265,17 +267,17 @@ def test_a_state_of_another_model_is_refused_in_one_line_and_nothing_is_read(fou
         ) in why
 
 
-def test_a_state_with_no_readable_generation_is_an_error_and_no_first_start(two: Trainer) -> None:
-    generations = [{**each, "files": [["gone", 1, "00"]]} for each in two.generations()]
-    for why, untouched in two.run(load_and_refuse, 2, 11, generations=generations):
+def test_a_checkpoint_with_no_readable_version_is_an_error_and_no_first_start(two: Trainer) -> None:
+    versions = [{**each, "files": [["gone", 1, "00"]]} for each in two.versions()]
+    for why, untouched in two.run(load_and_refuse, 2, 11, versions=versions):
         assert untouched
         assert "cannot be read" in why
     assert two.ops().count("corrupt") == 2
 
 
-def test_a_node_that_does_not_see_the_path_says_so_and_condemns_no_state(two: Trainer, tmp_path: Path) -> None:
-    generations = [{**each, "path": str(tmp_path / "away" / each["name"])} for each in two.generations()]
-    for why, _ in two.run(load_and_refuse, 2, 11, generations=generations):
+def test_a_node_that_does_not_see_the_path_says_so_and_condemns_no_checkpoint(two: Trainer, tmp_path: Path) -> None:
+    versions = [{**each, "path": str(tmp_path / "away" / each["name"])} for each in two.versions()]
+    for why, _ in two.run(load_and_refuse, 2, 11, versions=versions):
         assert "No such file" in why
     assert "corrupt" not in two.ops()
 
@@ -286,7 +288,7 @@ def load_over_a_bad_line(rank: int, size: int, folder: Path) -> str:
     from torch.distributed.checkpoint import FileSystemReader
 
     import elastic
-    from elastic.base.errors import StateError
+    from elastic.base.errors import CheckpointError
 
     def fail(*_: Any) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -295,12 +297,12 @@ def load_over_a_bad_line(rank: int, size: int, folder: Path) -> str:
         FileSystemReader.read_metadata = fail  # type: ignore[method-assign, assignment]
     try:
         elastic.load(into=fresh_state())
-    except StateError as error:
+    except CheckpointError as error:
         return str(error)
     return ""
 
 
-def test_regression_a_file_server_that_failed_for_a_moment_had_a_whole_state_set_aside(two: Trainer) -> None:
+def test_regression_a_file_server_that_failed_for_a_moment_had_a_whole_checkpoint_set_aside(two: Trainer) -> None:
     whys = two.run(load_over_a_bad_line, 2)
     assert all("Input/output error; it is kept" in why for why in whys)
     assert "corrupt" not in two.ops()
@@ -328,7 +330,7 @@ def test_a_full_disk_costs_a_save_and_not_the_training(tmp_path: Path) -> None:
     told = [message for message in trainer.said if message["op"] == "unwritten"]
     assert {message["text"].split(": ", 1)[1] for message in told} == {"rank 1: File too large"}
     [kept] = os.listdir(trainer.path)
-    assert [kept] == [each["name"] for each in trainer.generations()]
+    assert [kept] == [each["name"] for each in trainer.versions()]
     assert kept.startswith("step-000000000002-")
 
 
@@ -361,10 +363,10 @@ def save_and_die(rank: int, size: int, folder: Path) -> None:
     wait_for_writer()
 
 
-def test_a_worker_that_is_killed_in_the_middle_leaves_no_generation_and_nobody_waiting(tmp_path: Path) -> None:
+def test_a_worker_that_is_killed_in_the_middle_leaves_no_version_and_nobody_waiting(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     trainer.run(save_and_die, 3, fails=True)
-    assert trainer.generations() == []
+    assert trainer.versions() == []
     assert "shards" not in trainer.ops()
 
 
@@ -389,15 +391,15 @@ def save_often(rank: int, size: int, folder: Path) -> list[float]:
     return took
 
 
-def test_of_states_that_come_faster_than_they_are_written_all_workers_write_the_same_and_the_last_one(
+def test_of_checkpoints_that_come_faster_than_they_are_written_all_workers_write_the_same_and_the_last_one(
     tmp_path: Path,
 ) -> None:
     trainer = Trainer(tmp_path)
     trainer.run(save_often, 3)
-    steps = [each["step"] for each in trainer.generations()]
+    steps = [each["step"] for each in trainer.versions()]
     assert steps[0] == 12
     assert len(steps) < 12
-    assert len(os.listdir(trainer.path)) == len(steps), "a generation was begun that not all have written"
+    assert len(os.listdir(trainer.path)) == len(steps), "a version was begun that not all have written"
     assert trainer.run(load_into, 2) == [(True, 11)] * 2
 
 
@@ -505,7 +507,7 @@ def save_and_destroy_by_an_early_name(rank: int, size: int, folder: Path) -> Non
     dist.destroy_process_group = lambda: None  # this test's own
 
 
-def test_regression_the_last_state_was_lost_where_a_script_had_imported_destroy_process_group_by_name(
+def test_regression_the_last_checkpoint_was_lost_where_a_script_had_imported_destroy_process_group_by_name(
     tmp_path: Path,
 ) -> None:
     trainer = Trainer(tmp_path)
@@ -552,7 +554,9 @@ def save_or_load_with_batches(rank: int, size: int, folder: Path, loads: bool) -
     return ""
 
 
-def test_regression_a_state_by_path_was_gone_on_from_with_other_batches_than_it_was_saved_with(tmp_path: Path) -> None:
+def test_regression_a_distributed_checkpoint_was_gone_on_from_with_other_batches_than_it_was_saved_with(
+    tmp_path: Path,
+) -> None:
     trainer = Trainer(tmp_path)
     trainer.run(save_or_load_with_batches, 2, False)
     for said in trainer.run(save_or_load_with_batches, 2, True):

@@ -1,4 +1,4 @@
-"""Sharded states: saved by some workers while they train on, loaded by others."""
+"""Sharded checkpoints: saved by some workers while they train on, loaded by others."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, list[float
 
 
 @pytest.mark.parametrize("size", [3, 4, 1])
-def test_a_state_that_two_workers_saved_while_they_trained_on_goes_on_alike_on_any_number(
+def test_a_checkpoint_that_two_workers_saved_while_they_trained_on_goes_on_alike_on_any_number(
     saved: tuple[Trainer, list[float]], size: int
 ) -> None:
     trainer, losses = saved
@@ -74,22 +74,22 @@ def save_in_an_object(rank: int, size: int, folder: Path) -> str:
     from models import Sharded
 
     import elastic
-    from elastic.base.errors import StateError
+    from elastic.base.errors import CheckpointError
 
     elastic.step(samples=8)
     try:
         elastic.save({"held": Held(Sharded().model.state_dict())})
-    except StateError as error:
+    except CheckpointError as error:
         return str(error)
     return ""
 
 
-@pytest.mark.parametrize("by_path", ["1", ""])
+@pytest.mark.parametrize("distributed", ["1", ""])
 def test_regression_of_shards_within_an_object_those_of_rank_0_were_kept_for_the_whole(
-    tmp_path: Path, by_path: str
+    tmp_path: Path, distributed: str
 ) -> None:
     trainer = Trainer(tmp_path)
-    whys = trainer.run(save_in_an_object, 2, environ={"BFT_STATE_BY_PATH": by_path})
+    whys = trainer.run(save_in_an_object, 2, environ={"BFT_STATE_BY_PATH": distributed})
     told = [message["text"] for message in trainer.said if message["op"] == "unwritten"]
-    assert says(told[0] if by_path else whys[0], "elastic.errors.shard_in_object")
+    assert says(told[0] if distributed else whys[0], "elastic.errors.shard_in_object")
     assert "shards" not in trainer.ops()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections import OrderedDict, namedtuple
 from typing import Any
 
@@ -66,7 +67,7 @@ def same(one: Any, other: Any) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(STATES)
-def test_a_state_comes_back_as_it_was_whatever_it_is_made_of(shape: Any) -> None:
+def test_a_checkpoint_comes_back_as_it_was_whatever_it_is_made_of(shape: Any) -> None:
     from elastic.checkpoint.distributed import tree
 
     counter = [0]
@@ -130,7 +131,7 @@ def test_sparse_and_quantized_tensors_stay_whole_beside_the_others() -> None:
 
 
 def test_a_shard_that_cannot_be_put_together_again_is_refused_and_not_taken_for_the_whole() -> None:
-    from elastic.base.errors import StateError
+    from elastic.base.errors import CheckpointError
     from elastic.checkpoint import distributed
     from elastic.checkpoint.distributed import tree
 
@@ -138,14 +139,14 @@ def test_a_shard_that_cannot_be_put_together_again_is_refused_and_not_taken_for_
         pass
 
     assert distributed.wanted({"model": [ShardedTensor()]})
-    with pytest.raises(StateError, match="use FSDP2"):
+    with pytest.raises(CheckpointError, match="use FSDP2"):
         tree.flatten({"model": [ShardedTensor()]})
 
 
-def test_a_state_that_came_whole_goes_into_the_tensors_of_another() -> None:
+def test_a_checkpoint_that_came_whole_goes_into_the_tensors_of_another() -> None:
     import torch
 
-    from elastic.base.errors import StateError
+    from elastic.base.errors import CheckpointError
     from elastic.checkpoint import distributed
 
     into = {"w": torch.zeros(2), "optimizer": {}, "step": 0}
@@ -154,14 +155,14 @@ def test_a_state_that_came_whole_goes_into_the_tensors_of_another() -> None:
     assert state["w"] is not saved["w"]
     assert state["w"].data_ptr() == into["w"].data_ptr()
     assert (into["w"].tolist(), state["step"], state["optimizer"][0]["m"].tolist()) == ([1.0, 1.0], 7, [2.0, 2.0])
-    with pytest.raises(StateError, match="another model: w was 2 and is 3"):
+    with pytest.raises(CheckpointError, match="another model: w was 2 and is 3"):
         distributed.copied(saved, {"w": torch.zeros(3), "optimizer": {}, "step": 0})
 
 
-def test_regression_a_state_could_not_be_loaded_into_an_expanded_tensor() -> None:
+def test_regression_a_checkpoint_could_not_be_loaded_into_an_expanded_tensor() -> None:
     import torch
 
-    from elastic.base.errors import StateError
+    from elastic.base.errors import CheckpointError
     from elastic.checkpoint import distributed
 
     into = {"w": torch.zeros(3, 1).expand(3, 4)}
@@ -169,5 +170,14 @@ def test_regression_a_state_could_not_be_loaded_into_an_expanded_tensor() -> Non
     distributed.copied(saved, into)
     assert torch.equal(into["w"], saved["w"])
     saved["w"][1, 2] = 7.0
-    with pytest.raises(StateError, match=pattern("elastic.loading.expanded", name="w")):
+    with pytest.raises(CheckpointError, match=pattern("elastic.loading.expanded", name="w")):
         distributed.copied(saved, into)
+
+
+def test_regression_a_skeleton_of_the_module_s_name_before_could_not_be_read() -> None:
+    from elastic.checkpoint.distributed import tree
+
+    leaf = tree.Leaf("state.model.weight", True)
+    before = pickle.dumps(leaf, protocol=2).replace(tree.__name__.encode(), b"elastic.bypath.tree")
+    assert b"elastic.bypath.tree" in before
+    assert pickle.loads(before) == leaf

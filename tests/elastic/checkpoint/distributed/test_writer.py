@@ -1,4 +1,4 @@
-"""How several workers come to write the same states: threads stand for them, with delays drawn at random."""
+"""How several workers come to write the same checkpoints: threads stand for them, with delays drawn at random."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Job:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_all_workers_write_the_same_states_in_one_order_and_always_the_last_one(seed: int) -> None:
+def test_all_workers_write_the_same_checkpoints_in_one_order_and_always_the_last_one(seed: int) -> None:
     size, saves = 3, 25
     group = Group(size)
     written: list[list[int]] = [[] for _ in range(size)]
@@ -55,7 +55,7 @@ def test_all_workers_write_the_same_states_in_one_order_and_always_the_last_one(
             time.sleep(chance.choice([0.0, 0.0, 0.001, 0.004]))
 
             def make(number: int = number) -> Job:
-                assert number - len(released[rank]) <= 1, "there is memory for two states"
+                assert number - len(released[rank]) <= 1, "there is memory for two checkpoints"
                 time.sleep(chance.choice([0.0, 0.002]))
                 return Job(number, written[rank], released[rank], chance.choice([0.0, 0.001, 0.008]))
 
@@ -82,7 +82,7 @@ def test_nobody_waits_for_ever_when_a_worker_is_lost() -> None:
     writer.drain()
 
 
-def test_regression_a_writer_that_had_failed_took_states_for_ever_and_wrote_none() -> None:
+def test_regression_a_writer_that_had_failed_took_checkpoints_for_ever_and_wrote_none() -> None:
     class Broken(Job):
         def run(self) -> None:
             raise RuntimeError("an unforeseen one")

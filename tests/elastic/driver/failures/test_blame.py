@@ -62,7 +62,7 @@ def test_regression_a_script_that_failed_at_the_same_batch_began_anew_for_ever_s
     assert said == ["nobody's", "nobody's", "the script's"]
 
 
-def test_a_state_of_a_higher_step_settles_what_failed_before() -> None:
+def test_a_checkpoint_of_a_higher_step_settles_what_failed_before() -> None:
     trainer = Trainer("n1")
     for step in range(51, 90):
         assert trainer.fail("n1") == "nobody's"
@@ -182,7 +182,7 @@ def test_one_bad_node_never_ends_a_trainer_whose_other_nodes_go_on(scene: list[t
     assert trainer.fail("bad", reached=step) != "the script's"
 
 
-def test_a_node_is_sound_again_once_it_has_trained_for_a_minute_and_until_a_state_was_saved() -> None:
+def test_a_node_is_sound_again_once_it_has_trained_for_a_minute_and_until_a_checkpoint_was_saved() -> None:
     trainer = Trainer("n1", "n2")
     for again in range(5):
         assert trainer.fail("n2") == "nobody's", again

@@ -187,7 +187,7 @@ async def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_le
     await asyncio.sleep(0)
     assert stage.owner.vacated == ["n1"]
     assert pilot.vacate
-    assert stage.starter.cancelled == [], "the last copy of the state comes first"
+    assert stage.starter.cancelled == [], "the last copy of the checkpoint comes first"
     stage.owner.saved.set()
     await until("given back", lambda: "job-n1.1" in stage.starter.cancelled)
 
@@ -519,7 +519,7 @@ async def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(e
 
 
 @pytest.mark.parametrize("grows", [False, True])
-async def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_state_grows_and_not_for_ever(
+async def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_checkpoint_grows_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, grows: bool
 ) -> None:
     monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.02)

@@ -56,7 +56,7 @@ def test_the_users_numbers_are_those_of_a_node_whatever_was_profiled() -> None:
     ("gres", "each"), [("", 1), ("gpu:4", 4), ("gpu:a100:2", 2), ("gpu:a100:2,gpu:v100:1", 3), ("shard:8", 1)]
 )
 @pytest.mark.parametrize("value", [None, "profile"])
-def test_a_profile_counts_for_each_gpu_and_memory_for_the_agent_and_the_copies_of_the_state_comes_with_it(
+def test_a_profile_counts_for_each_gpu_and_memory_for_the_agent_and_the_copies_of_the_checkpoint_comes_with_it(
     value: str | None, gres: str, each: int
 ) -> None:
     known = shares(value)
@@ -94,7 +94,7 @@ def test_what_pilots_ask_for_is_told_once_until_it_changes() -> None:
     ]
 
 
-def test_regression_the_size_of_a_part_was_not_told_again_once_the_state_was_known() -> None:
+def test_regression_the_size_of_a_part_was_not_told_again_once_the_checkpoint_was_known() -> None:
     lines: list[str] = []
     mine = shares(None, lines)
     mine.profiled(ProfiledNeed(1, GIB), "bft size cpu")

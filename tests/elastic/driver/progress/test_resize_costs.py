@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 
 def asked(graceful: bool = True, asked_s: float = 50.0, stored_s: float = 53.0, began_s: float = 55.0) -> Costs:
-    """A resize on its way: workers were asked to save, the state was stored, and new workers began."""
+    """A resize on its way: workers were asked to save, the checkpoint was stored, and new workers began."""
     costs = Costs(tells_saves=True)
     costs.asked(asked_s, graceful=graceful)
     costs.stored(stored_s)
@@ -43,7 +43,7 @@ def test_workers_that_keep_their_state_in_memory_only_come_together_and_get_it()
 
 
 def test_what_was_trained_until_the_save_is_no_part_of_the_stall() -> None:
-    # three seconds from the question to the stored state, but training went on for two of them
+    # three seconds from the question to the stored checkpoint, but training went on for two of them
     assert asked().parts(10.0, {"load_s": 7.0}) == Parts(1.0, 2.0, 7.0, None)
 
 
@@ -83,7 +83,7 @@ def test_the_parts_are_never_more_than_the_stall(
     assert sum(told) <= stall_s * (1 + 1e-9)
 
 
-def test_a_resize_is_told_with_its_parts_and_the_progress_with_what_is_known_of_the_state() -> None:
+def test_a_resize_is_told_with_its_parts_and_the_progress_with_what_is_known_of_the_checkpoint() -> None:
     progress = TrainerProgress(costs=asked())
     message = {"first": True, "step": 5, "samples": 50, "rank": 0, "size": 2, "loss": None, "saved_step": 5}
     message |= {"saved_samples": 50, "at_s": 100.0}

@@ -1,4 +1,4 @@
-"""States by path in the driver: what workers tell becomes the trainer's progress, and ends a pause once it counts."""
+"""Distributed checkpoints in the driver: what workers tell becomes progress, and ends a pause once it counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from elastic.link.peer import Peer
 from elastic.store import manifest
 from tests.elastic.driver.stage import OpenStage, Stage
 from tests.elastic.fakes import ops, sent, until
-from tests.elastic.store.by_path import name_of, told, write, written
+from tests.elastic.store.distributed import name_of, told, write, written
 from tests.support.messages import fragment, says
 from tests.support.waiting import STILL_S
 
@@ -29,7 +29,7 @@ async def training_on(stage: Stage, *nodes: str) -> list[Peer]:
 
 
 def home(stage: Stage) -> Path:
-    return stage.run.generations.home.path
+    return stage.run.versions.home.path
 
 
 async def tell(stage: Stage, workers: list[Peer], step: int) -> None:
@@ -46,12 +46,12 @@ async def test_a_generation_of_all_ranks_is_progress_and_what_the_next_worker_be
     await tell(stage, workers, 40)
     await until("published", lambda: told_to(workers[1], "published") == [name_of(40)])
     assert (stage.run.step, stage.run.progress.step, stage.run.progress.samples) == (40, 40, 400)
-    assert stage.run.progress.costs.state_bytes == stage.run.generations.newest.size_bytes
+    assert stage.run.progress.costs.state_bytes == stage.run.versions.newest.size_bytes
     await stage.says(workers[0], {"op": "fetch"})
     await until("answered", lambda: "fetched" in ops(workers[0]))
     [answer] = [message for message in sent(workers[0]) if message["op"] == "fetched"]
-    [generation] = answer["generations"]
-    assert generation["path"] == str(home(stage) / name_of(40))
+    [version] = answer["generations"]
+    assert version["path"] == str(home(stage) / name_of(40))
     await tell(stage, workers, 50)
     await tell(stage, workers, 60)
     await until("the oldest is forgotten", lambda: told_to(workers[0], "forgotten") == [name_of(40)])
@@ -86,7 +86,7 @@ async def test_regression_the_news_of_an_earlier_generation_ended_a_pause_before
 
 
 @pytest.mark.parametrize("fault", ["unwritten", "contradicted", "gone", "no shard"])
-async def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_there_is(
+async def test_a_pause_whose_checkpoint_will_never_be_whole_ends_at_once_with_what_there_is(
     fault: str, monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr("elastic.store.versions._PAUSE_S", 0.0)
@@ -120,11 +120,11 @@ async def test_a_pause_whose_state_will_never_be_whole_ends_at_once_with_what_th
         await until("its files are gone", lambda: os.listdir(home(stage)) == [name_of(5)])
         if fault != "gone":
             [note] = stage.reports(NoteReport)
-            assert says(note.text, "elastic.generations.one_kept", step=5)
+            assert says(note.text, "elastic.versions.one_kept", step=5)
 
 
 async def _have_nothing(stage: Stage) -> None:
-    """What workers answer who never had a state for the driver to fetch."""
+    """What workers answer who never had a checkpoint to upload."""
     for other in list(stage.connections._workers()):
         await until("asked for what it has", lambda other=other: "ship" in ops(other))
         await stage.says(other, {"op": "nothing_saved"})
@@ -163,7 +163,7 @@ async def test_a_generation_that_is_found_wrong_is_lost_progress_and_steps_that_
     assert stage.reports(ProgressReport)[-1].steps_lost == 20
     assert says(
         stage.reports(NoteReport)[0].text,
-        "elastic.generations.not_used",
+        "elastic.versions.not_used",
         why=fragment("__0_0.distcp is not what it was"),
         on=40,
     )
@@ -193,7 +193,9 @@ async def test_a_file_system_that_hangs_holds_up_no_word_of_a_worker(
         await until("published", lambda: stage.run.step == 40)
 
 
-async def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(tmp_path: Path, open_stage: OpenStage) -> None:
+async def test_a_checkpoint_that_is_whole_when_the_job_is_cancelled_counts(
+    tmp_path: Path, open_stage: OpenStage
+) -> None:
     async with open_stage() as stage:
         workers = await training_on(stage, "n1")
         message = told(home(stage), 40, 0, 1)
@@ -206,7 +208,7 @@ async def test_a_state_that_is_whole_when_the_job_is_cancelled_counts(tmp_path: 
 async def test_regression_a_save_that_the_end_of_the_job_cut_off_left_its_files(
     tmp_path: Path, open_stage: OpenStage
 ) -> None:
-    """As much as a whole state, on the user's quota, and shown nowhere."""
+    """As much as a whole checkpoint, on the user's quota, and shown nowhere."""
     async with open_stage() as stage:
         workers = await training_on(stage, "n1", "n2")
         await tell(stage, workers, 40)
@@ -225,14 +227,14 @@ async def test_what_workers_do_after_the_end_is_no_fault_of_the_drivers(
         stages.append(stage)
         workers = await training_on(stage, "n1", "n2")
         await stage.says(workers[0], written(home(stage), 40)[0])
-        await stage.run.generations.close()
+        await stage.run.versions.close()
         stage.connections.disconnected(workers[1])
         await asyncio.sleep(0)
     stages.clear()
     assert caplog.records == []
 
 
-async def test_workers_are_told_where_states_by_path_go(tmp_path: Path, stage: Stage) -> None:
+async def test_workers_are_told_where_distributed_checkpoints_go(tmp_path: Path, stage: Stage) -> None:
     stage.run.settings.site.stage = "/local/{user}"
     stage.grant("n1")
     env = sent(await stage.connect("n1"))[0]["env"]

@@ -1,4 +1,4 @@
-"""How often a state is saved: by what a save costs, how often steps are lost, and what the user allows."""
+"""How often a checkpoint is saved: by what a save costs, how often steps are lost, and what the user allows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.slow
 
 
 def trained(
-    saves: Saves, until_s: float, save_s: float = 0.0, *, losses: int = 0, travel_s: float = 0.0
+    saves: Saves, until_s: float, save_s: float = 0.0, *, losses: int = 0, upload_s: float = 0.0
 ) -> list[float]:
     """When one group saves that trains from 0 s on, looked at once a second; what it has cost is known 1 s later."""
     at_s, now_s = [], 0.0
     while now_s < until_s:
-        saves.look(now_s, now_s > 0.0, 1, losses, travel_s)
+        saves.look(now_s, now_s > 0.0, 1, losses, upload_s)
         if saves.due and saves.worth(save_s if at_s else 0.0):
             saves.asked(now_s)
             at_s.append(now_s)
@@ -65,7 +65,7 @@ def test_who_loses_steps_may_save_more_unless_the_user_says_how_much() -> None:
 
 
 def test_a_save_waits_until_the_one_before_has_arrived() -> None:
-    assert trained(Saves(0.02), 100.0, 0.001, travel_s=45.0) == [45.0, 90.0]
+    assert trained(Saves(0.02), 100.0, 0.001, upload_s=45.0) == [45.0, 90.0]
 
 
 def test_who_loses_nodes_often_saves_often() -> None:

@@ -1,4 +1,4 @@
-"""Fetching the last state from workers: at a step boundary when there is time, from anybody who has it otherwise."""
+"""Uploads of the last checkpoint: at a step boundary when there is time, from anybody who has it otherwise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_hasty_save_asks_one_worker_after_the_other_until_one_delivers(t
     assert ops(workers[2]) == []
 
 
-async def test_when_nobody_comes_to_a_boundary_in_time_the_last_saved_state_must_do(tmp_path: Path) -> None:
+async def test_when_nobody_comes_to_a_boundary_in_time_the_last_checkpoint_must_do(tmp_path: Path) -> None:
     saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
     saving = asyncio.create_task(saver.save([worker], graceful=True, pause_s=0.01))
     await until("it is asked for what it has", lambda: ops(worker) == ["pause", "ship"])
@@ -67,7 +67,7 @@ async def test_when_nobody_comes_to_a_boundary_in_time_the_last_saved_state_must
 async def test_a_save_ends_at_once_when_every_worker_is_gone_or_has_nothing(tmp_path: Path) -> None:
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
     saver.gone(workers[0])
-    saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, ship_s=1000))
+    saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, upload_s=1000))
     await until("the living one is asked", lambda: ops(workers[1]) == ["pause"])
     saver.received(workers[1], {"op": "nothing_saved"})
     await until("it is asked again", lambda: ops(workers[1]) == ["pause", "ship"])
@@ -77,7 +77,7 @@ async def test_a_save_ends_at_once_when_every_worker_is_gone_or_has_nothing(tmp_
     assert ops(workers[0]) == []
 
 
-async def test_a_worker_lost_in_the_middle_of_its_state_leaves_the_one_before(tmp_path: Path) -> None:
+async def test_a_worker_lost_in_the_middle_of_its_checkpoint_leaves_the_one_before(tmp_path: Path) -> None:
     saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
     await answer(saver, worker, 3)
     with pytest.raises(WireError):
@@ -96,7 +96,7 @@ async def test_an_answer_to_an_earlier_question_is_not_taken_for_one_to_this(tmp
     await saving
 
 
-async def test_regression_a_worker_whose_state_could_not_be_stored_never_sent_one_again(
+async def test_regression_a_worker_whose_checkpoint_could_not_be_stored_never_sent_one_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -120,14 +120,14 @@ async def test_a_save_that_the_disk_refuses_asks_no_further_worker(
 
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
     monkeypatch.setattr(files, "write_all", fail)
-    saving = asyncio.create_task(saver.save(workers, graceful=False, ship_s=1000))
+    saving = asyncio.create_task(saver.save(workers, graceful=False, upload_s=1000))
     await until("the first is asked", lambda: ops(workers[0]) == ["ship"])
     await answer(saver, workers[0], 3)
     await saving
     assert ops(workers[1]) == []
 
 
-async def test_a_driver_that_was_taken_over_asks_for_no_state_again(tmp_path: Path) -> None:
+async def test_a_driver_that_was_taken_over_asks_for_no_checkpoint_again(tmp_path: Path) -> None:
     saver, worker = CheckpointSaver(CheckpointStore(tmp_path), retry_s=0.0), peer()
     CheckpointStore(tmp_path)
     await answer(saver, worker, 3)
@@ -148,14 +148,14 @@ async def test_regression_every_worker_that_ever_connected_was_remembered_for_go
     assert len(saver._answers) == 0
 
 
-# -- states that take their time ---
+# -- checkpoints that take their time ---
 
 
 async def test_regression_a_node_that_is_waited_for_stayed_for_all_its_workers_one_after_the_other(
     tmp_path: Path,
 ) -> None:
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer() for _ in range(8)]
-    saving = asyncio.create_task(saver.save(workers, graceful=False, patient=False, ship_s=2 * STILL_S))
+    saving = asyncio.create_task(saver.save(workers, graceful=False, patient=False, upload_s=2 * STILL_S))
     await until("the first is asked", lambda: ops(workers[0]) == ["ship"])
     saver.gone(workers[0])
     await until("all others are asked at once", lambda: [ops(worker) for worker in workers] == [["ship"]] * 8)
@@ -180,18 +180,18 @@ async def test_once_a_worker_is_gone_no_long_step_of_the_others_is_waited_for(
 ) -> None:
     monkeypatch.setattr(savers, "PAUSE_S", 0.01)
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
-    saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, ship_s=0.01))
+    saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000, upload_s=0.01))
     await until("they are asked", lambda: ops(workers[1]) == ["pause"])
     saver.gone(workers[1])
     await saving
 
 
-async def test_a_state_that_grows_is_waited_for_and_no_further_worker_is_asked(
+async def test_a_checkpoint_that_grows_is_waited_for_and_no_further_worker_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(savers, "STATE_QUIET_S", 0.3)
+    monkeypatch.setattr(savers, "CHECKPOINT_QUIET_S", 0.3)
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer() for _ in range(16)]
-    saving = asyncio.create_task(saver.save(workers, graceful=False, ship_s=0.2))
+    saving = asyncio.create_task(saver.save(workers, graceful=False, upload_s=0.2))
     for size_bytes in range(10):
         saver.received(workers[0], {"op": "saving", "bytes": size_bytes})
         await asyncio.sleep(0.05)
@@ -200,11 +200,11 @@ async def test_a_state_that_grows_is_waited_for_and_no_further_worker_is_asked(
     await saving
 
 
-async def test_regression_a_state_that_only_waited_for_the_disk_was_given_up_in_the_middle(
+async def test_regression_a_checkpoint_that_only_waited_for_the_disk_was_given_up_in_the_middle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel takes in gigabytes at once; until a slow file server has them no byte more is written."""
-    monkeypatch.setattr(savers, "STATE_QUIET_S", 0.2)
+    monkeypatch.setattr(savers, "CHECKPOINT_QUIET_S", 0.2)
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
     saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=0.1))
     for _ in range(12):
@@ -217,13 +217,13 @@ async def test_regression_a_state_that_only_waited_for_the_disk_was_given_up_in_
 
 
 @pytest.mark.parametrize("how", ["it stands still", "it is the same all the time", "nobody may wait"])
-async def test_a_state_that_does_not_grow_is_not_waited_for(
+async def test_a_checkpoint_that_does_not_grow_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(savers, "STATE_QUIET_S", 0.05)
+    monkeypatch.setattr(savers, "CHECKPOINT_QUIET_S", 0.05)
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
     patient = how != "nobody may wait"
-    saving = asyncio.create_task(saver.save(workers, graceful=False, patient=patient, ship_s=0.02))
+    saving = asyncio.create_task(saver.save(workers, graceful=False, patient=patient, upload_s=0.02))
     for round_ in range(1000):
         if how != "it stands still":
             saver.received(workers[0], {"op": "saving", "bytes": 7 if patient else round_})
@@ -246,9 +246,9 @@ async def test_rank_0_is_asked_before_others(tmp_path: Path) -> None:
     assert [ops(worker) for worker in workers[:2]] == [[], []]
 
 
-async def test_a_state_that_was_on_its_way_before_it_was_asked_for_is_no_answer(tmp_path: Path) -> None:
+async def test_a_checkpoint_that_was_on_its_way_before_it_was_asked_for_is_no_answer(tmp_path: Path) -> None:
     saver, worker = CheckpointSaver(CheckpointStore(tmp_path)), peer()
-    saving = asyncio.create_task(saver.save([worker], graceful=False, ship_s=1000))
+    saving = asyncio.create_task(saver.save([worker], graceful=False, upload_s=1000))
     await until("it is asked", lambda: ops(worker) == ["ship"])
     await answer(saver, worker, 3, last=False)
     await asyncio.sleep(0.01)
@@ -258,7 +258,7 @@ async def test_a_state_that_was_on_its_way_before_it_was_asked_for_is_no_answer(
     assert saver.store.step == 4
 
 
-async def test_a_pause_by_path_is_over_when_who_keeps_that_state_says_so(tmp_path: Path) -> None:
+async def test_a_pause_for_a_distributed_checkpoint_is_over_when_who_keeps_it_says_so(tmp_path: Path) -> None:
     saver, workers = CheckpointSaver(CheckpointStore(tmp_path)), [peer(), peer()]
     saving = asyncio.create_task(saver.save(workers, graceful=True, pause_s=1000))
     await until("the workers are asked", lambda: ops(workers[1]) == ["pause"])

@@ -147,7 +147,7 @@ async def test_nobody_is_asked_where_no_path_was_given(open_stage: OpenStage) ->
 async def test_regression_nodes_that_came_together_never_looked_for_each_other_where_the_driver_sees_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_stage: OpenStage
 ) -> None:
-    """Each had a disk of its own by that name: what they saved was no state, and none could be read again."""
+    """Each had a disk of its own by that name: what they saved was no checkpoint, and none could be read again."""
     monkeypatch.setattr(hosts, "FAULT_SHOWN_S", 0.0)
     path = tmp_path / "not-on-this-host" / "run7"
     async with open_stage(spec=f"1-8,state={path}") as stage:
@@ -194,7 +194,7 @@ async def asked_again(agent: Peer, times: int) -> Message:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
-async def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_state(
+async def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_trainer_with_a_whole_checkpoint(
     lustre: Path, monkeypatch: pytest.MonkeyPatch, number: int, open_stage: OpenStage
 ) -> None:
     monkeypatch.setattr(shared_folder, "STORE_RETRY_S", 0.02)

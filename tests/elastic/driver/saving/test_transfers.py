@@ -1,4 +1,4 @@
-"""States that come and go beside the driver's loop: who may send one, what a liar costs, and what is waited for."""
+"""Checkpoints that come and go beside the driver's loop: who may send one, what a liar costs, what is waited for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from elastic.driver.saving import transfers as modules
 from elastic.driver.saving.saver import CheckpointSaver
 from elastic.driver.saving.transfers import Transfers
 from elastic.driver.server import Hub, listen
-from elastic.link.bulk import FETCH, SEND, PieceWriter, receive_file
+from elastic.link.bulk import DOWNLOAD, UPLOAD, PieceWriter, receive_file
 from elastic.link.channel import BlockingChannel
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
@@ -44,7 +44,7 @@ class Stage:
         listening = listen()
         self.address = f"127.0.0.1:{listening.getsockname()[1]}"
         listener: Any = None
-        self.hub = Hub(listener, SECRET, listening, states=self.transfers.accept)
+        self.hub = Hub(listener, SECRET, listening, transfers=self.transfers.accept)
         self.pool = ThreadPoolExecutor()
 
     def _worker_of(self, about: Message) -> Peer | None:
@@ -60,11 +60,11 @@ class Stage:
     def connect(self, host: str, **about: Any) -> BlockingChannel:
         return BlockingChannel.connect(self.address, SECRET, {"role": "state", "host": host, **about})
 
-    async def ship(self, host: str, step: int, content: bytes = b"state", **more: Any) -> Message | None:
-        """What the driver answers a worker that sends a state."""
+    async def upload(self, host: str, step: int, content: bytes = b"state", **more: Any) -> Message | None:
+        """What the driver answers a worker that sends a checkpoint."""
 
         def send() -> Message | None:
-            channel = self.connect(host, what=SEND, step=step, samples=0, last=True, **more)
+            channel = self.connect(host, what=UPLOAD, step=step, samples=0, last=True, **more)
             try:
                 writer = PieceWriter(channel)
                 writer.write(content)
@@ -98,42 +98,44 @@ def stage(tmp_path: Path) -> AbstractAsyncContextManager[Stage]:
     return staged(tmp_path)
 
 
-async def test_a_present_workers_state_is_stored_and_another_one_fetches_it(tmp_path: Path) -> None:
+async def test_a_present_workers_checkpoint_is_stored_and_another_one_downloads_it(tmp_path: Path) -> None:
     async with staged(tmp_path / "state") as stage:
         worker = stage.worker("n1")
-        assert await stage.ship("n1", 7, b"weights") == {"op": "kept"}
+        assert await stage.upload("n1", 7, b"weights") == {"op": "kept"}
         assert (stage.store.step, stage.saved, ops(worker)) == (7, 1, [])
         stage.transfers.answer(worker)
         [offer] = await until("it is told", lambda: sent(worker))
         assert (offer["step"], offer["size"]) == (7, 7)
 
-        def fetch() -> bytes:
-            channel = stage.connect("n1", what=FETCH)
+        def download() -> bytes:
+            channel = stage.connect("n1", what=DOWNLOAD)
             with (tmp_path / "got").open("w+b") as file:
                 receive_file(channel, channel.receive() or {}, file)
             channel.close()
             return (tmp_path / "got").read_bytes()
 
-        assert await stage.thread(fetch) == b"weights"
+        assert await stage.thread(download) == b"weights"
 
 
 @pytest.mark.parametrize("odd", ["x", -1.0, float("inf"), None])
-async def test_what_a_worker_has_written_beside_its_state_counts_as_the_states(odd: object, stage: Stage) -> None:
+async def test_what_a_worker_has_written_beside_its_checkpoint_counts_as_the_checkpoints(
+    odd: object, stage: Stage
+) -> None:
     stage.worker("n1")
-    assert await stage.ship("n1", 7, b"name", beside_s=1000.0, beside_bytes=4096) == {"op": "kept"}
+    assert await stage.upload("n1", 7, b"name", beside_s=1000.0, beside_bytes=4096) == {"op": "kept"}
     assert stage.saved_s > 1000.0
     assert stage.saved_bytes == 4100
-    assert await stage.ship("n1", 8, b"name", beside_s=odd, beside_bytes=odd) == {"op": "kept"}
+    assert await stage.upload("n1", 8, b"name", beside_s=odd, beside_bytes=odd) == {"op": "kept"}
     assert stage.saved_s < 1000.0
     assert stage.saved_bytes == 4
 
 
 @pytest.mark.parametrize("about", [{"host": "n2"}, {"host": "n1", "what": "more"}, {"host": "n1"}, {"host": ["n1"]}])
-async def test_who_is_no_present_worker_or_wants_something_else_sends_no_state(
+async def test_who_is_no_present_worker_or_wants_something_else_sends_no_checkpoint(
     about: dict[str, object], stage: Stage
 ) -> None:
     stage.worker("n1")
-    known = {"what": SEND} if about["host"] == "n2" else {}
+    known = {"what": UPLOAD} if about["host"] == "n2" else {}
     channel = await stage.thread(lambda: stage.connect(**{**known, **about}))  # type: ignore[arg-type]
     assert await stage.thread(channel.receive) is None
     assert not stage.transfers._all
@@ -142,7 +144,7 @@ async def test_who_is_no_present_worker_or_wants_something_else_sends_no_state(
 
 async def test_a_worker_of_another_lease_stores_no_state(stage: Stage) -> None:
     stage.worker("n1")
-    assert await stage.ship("n2", 7) is None
+    assert await stage.upload("n2", 7) is None
     assert stage.store.step == -1
 
 
@@ -155,7 +157,7 @@ LIES: dict[str, Callable[[BlockingChannel], None]] = {
         channel.send({"op": "whole", "bytes": 4, "sha256": "0" * 64}),
     )[0],
     "it is empty": lambda channel: PieceWriter(channel).whole() and None,
-    "it is no state": lambda channel: channel.send_raw(b"GET / HTTP/1.1\r\n\r\n"),
+    "it is no checkpoint": lambda channel: channel.send_raw(b"GET / HTTP/1.1\r\n\r\n"),
 }
 
 
@@ -164,8 +166,8 @@ async def test_a_liar_is_dropped_and_leaves_nothing_on_the_disk(
     tmp_path: Path, lie: Callable[..., None], stage: Stage
 ) -> None:
     worker = stage.worker("n1")
-    assert await stage.ship("n1", 3) == {"op": "kept"}
-    channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=9, samples=0))
+    assert await stage.upload("n1", 3) == {"op": "kept"}
+    channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=9, samples=0))
     await stage.thread(lie, channel)
     channel.hang_up()
     await until("it is dropped", lambda: not stage.transfers._all)
@@ -179,7 +181,7 @@ async def test_a_liar_is_dropped_and_leaves_nothing_on_the_disk(
 async def test_a_state_of_no_step_is_dropped(about: dict[str, object], stage: Stage) -> None:
     stage.worker("n1")
     fields = {"samples": 0, **about}
-    channel = await stage.thread(lambda: stage.connect("n1", what=SEND, **fields))
+    channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, **fields))
     assert await stage.thread(channel.receive) is None
     channel.close()
     assert stage.store.step == -1
@@ -187,9 +189,9 @@ async def test_a_state_of_no_step_is_dropped(about: dict[str, object], stage: St
 
 async def test_a_worker_that_comes_again_has_no_second_thread(stage: Stage) -> None:
     stage.worker("n1")
-    first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+    first = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
     await until("it is let in", lambda: stage.transfers._all)
-    assert await stage.ship("n1", 4) == {"op": "kept"}
+    assert await stage.upload("n1", 4) == {"op": "kept"}
     assert await stage.thread(first.receive) is None
     await until("it is dropped", lambda: not stage.transfers._all)
     first.close()
@@ -199,12 +201,12 @@ async def test_there_are_only_so_many_at_a_time_and_who_comes_then_tries_again(s
     stage.transfers._most = 1
     stage.worker("n1")
     stage.worker("n2")
-    first = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+    first = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
     await until("it is let in", lambda: stage.transfers._all)
-    assert await stage.ship("n2", 4) is None
+    assert await stage.upload("n2", 4) is None
     first.hang_up()
     await until("it is gone", lambda: not stage.transfers._all)
-    assert await stage.ship("n2", 4) == {"op": "kept"}
+    assert await stage.upload("n2", 4) == {"op": "kept"}
     first.close()
 
 
@@ -224,10 +226,10 @@ async def test_a_disk_that_is_full_in_the_middle_is_told_to_the_worker_which_sen
         worker = stage.worker("n1")
         with monkeypatch.context() as patched:
             patched.setattr(files, "write_all", fill)
-            assert await stage.ship("n1", 3, bytes(20 << 20)) is None
+            assert await stage.upload("n1", 3, bytes(20 << 20)) is None
         await until("it is told", lambda: sent(worker) == [{"op": "unsaved", "step": 3}])
         assert not list(tmp_path.glob(f"*{files.PART}"))
-        assert await stage.ship("n1", 3, bytes(20 << 20)) == {"op": "kept"}
+        assert await stage.upload("n1", 3, bytes(20 << 20)) == {"op": "kept"}
 
 
 async def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile(
@@ -237,7 +239,7 @@ async def test_bytes_that_come_are_a_sign_of_life_and_the_loop_goes_on_meanwhile
     async with staged(tmp_path) as stage:
         worker = stage.worker("n1")
         assert not stage.saver.growing
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
         for count in range(1, 4):
             await stage.thread(channel.send_raw, struct.pack(">I", 4), b"four")
             await until("it is seen", lambda count=count: len(stage.heard) >= count)
@@ -257,12 +259,12 @@ async def test_a_group_that_begins_is_offered_what_a_worker_that_is_gone_has_sen
         real(file)
 
     monkeypatch.setattr(files, "sync_and_close", slow)
-    monkeypatch.setattr(modules, "STATE_SETTLE_S", 0.0)
+    monkeypatch.setattr(modules, "CHECKPOINT_SETTLE_S", 0.0)
     async with staged(tmp_path) as stage:
         stage.worker("n1")
-        shipping = asyncio.create_task(stage.ship("n1", 9))
+        uploading = asyncio.create_task(stage.upload("n1", 9))
         await until("all of it came", lambda: [one for one in stage.transfers._all if one.incoming.digest])
-        half = await stage.thread(lambda: stage.connect("n1", what=FETCH))
+        half = await stage.thread(lambda: stage.connect("n1", what=DOWNLOAD))
         half.close()
         del stage.present["n1"]
         new = stage.worker("n2")
@@ -272,17 +274,17 @@ async def test_a_group_that_begins_is_offered_what_a_worker_that_is_gone_has_sen
         goes_on.set()
         [offer] = await until("it is told", lambda: sent(new))
         assert offer["step"] == 9
-        assert await shipping == {"op": "kept"}
+        assert await uploading == {"op": "kept"}
 
 
 async def test_what_a_worker_that_is_gone_has_half_sent_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modules, "STATE_SETTLE_S", 0.01)
+    monkeypatch.setattr(modules, "CHECKPOINT_SETTLE_S", 0.01)
     monkeypatch.setattr(modules, "_LOOK_S", 0.005)
     async with staged(tmp_path) as stage:
         stage.worker("n1")
-        channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+        channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
         await stage.thread(channel.send_raw, struct.pack(">I", 100), b"half")
         await until("it is let in", lambda: stage.transfers._all)
         del stage.present["n1"]
@@ -296,7 +298,7 @@ def test_the_driver_that_ends_leaves_no_connection_and_no_thread_waiting(tmp_pat
     async def body() -> None:
         async with staged(tmp_path) as stage:
             stage.worker("n1")
-            channel = await stage.thread(lambda: stage.connect("n1", what=SEND, step=3, samples=0))
+            channel = await stage.thread(lambda: stage.connect("n1", what=UPLOAD, step=3, samples=0))
             await until("it is let in", lambda: stage.transfers._all)
             await stage.transfers.close()
             assert not stage.transfers._all
@@ -312,7 +314,7 @@ async def test_a_state_that_is_altered_on_its_way_is_never_stored(stage: Stage) 
     stage.worker("n1")
 
     def send() -> Message | None:
-        channel = stage.connect("n1", what=SEND, step=3, samples=0)
+        channel = stage.connect("n1", what=UPLOAD, step=3, samples=0)
         real = channel.send_raw
         channel.send_raw = lambda *parts: real(*(bytes(p).replace(b"weights", b"WEIGHTS") for p in parts))  # type: ignore[method-assign]
         writer = PieceWriter(channel)
@@ -329,6 +331,6 @@ async def test_a_state_that_is_altered_on_its_way_is_never_stored(stage: Stage) 
 
 async def test_a_wrong_secret_opens_no_connection_for_a_state(stage: Stage) -> None:
     stage.worker("n1")
-    about = {"role": "state", "host": "n1", "what": SEND}
+    about = {"role": "state", "host": "n1", "what": UPLOAD}
     with pytest.raises(WireError):
         await stage.thread(BlockingChannel.connect, stage.address, "another", about)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts steps and keeps the count by path: each rank in a file of its own, told to the driver as
+"""Counts steps and keeps the count in distributed checkpoints: each rank in a file of its own, told to the driver as
 elastic.checkpoint.distributed does.
 
 It needs no torch, so what it shows is the driver's part alone.
@@ -22,15 +22,15 @@ rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 link, home = driver_link.current(), Path(os.environ["BFT_STATE_PATH"])
 
 
-def read(generation: dict) -> int:
+def read(version: dict) -> int:
     """What all ranks of it have counted; raises ValueError for one that is not whole."""
     counted = set()
-    for file, size_bytes, digest in generation["files"]:
-        content = Path(generation["path"], file).read_bytes() if Path(generation["path"], file).exists() else b""
+    for file, size_bytes, digest in version["files"]:
+        content = Path(version["path"], file).read_bytes() if Path(version["path"], file).exists() else b""
         if len(content) != size_bytes or hashlib.md5(content).hexdigest() != digest:
             raise ValueError(f"{file} is missing or altered")
         counted.add(int(content))
-    assert counted == {generation["step"]}
+    assert counted == {version["step"]}
     return counted.pop()
 
 
@@ -61,13 +61,13 @@ def save(step: int) -> None:
 
 
 step = 0
-fetched = link.fetch_state()
-for generation in fetched.generations:
+download = link.download_checkpoint()
+for version in download.versions:
     try:
-        step = read(generation)
+        step = read(version)
         break
     except ValueError as error:
-        link.tell({"op": "corrupt", "name": generation["name"], "text": str(error)})
+        link.tell({"op": "corrupt", "name": version["name"], "text": str(error)})
 api._progress.step = step
 while step < steps:
     time.sleep(step_time_s)

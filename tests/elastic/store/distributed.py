@@ -1,4 +1,4 @@
-"""States by path as workers write them, without torch: files of a few bytes, and what each rank tells of its own."""
+"""Distributed checkpoints as workers write them, without torch: files of a few bytes, and what each rank tells."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def write(message: Message) -> None:
 
 
 def written(home: Path | str, step: int, size: int = 2, token: int = 0) -> list[Message]:
-    """What all ranks tell of a generation that is on the disk."""
+    """What all ranks tell of a version that is on the disk."""
     messages = [told(home, step, rank, size, token) for rank in range(size)]
     for message in messages:
         write(message)

@@ -1,4 +1,4 @@
-"""States by path on a real cluster: suspended, damaged, resumed elsewhere and in another job, and kept at the end."""
+"""Distributed checkpoints on a real cluster: suspended, damaged, resumed elsewhere and by another job, kept."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 BFT = Path(sys.executable).parent / "bft"
 
 
-def states(trainer: TrainerJob) -> list[dict[str, Any]]:
+def checkpoints(trainer: TrainerJob) -> list[dict[str, Any]]:
     """What `bft checkpoints ls` shows of this job."""
     said = subprocess.run(
         [BFT, "checkpoints", "ls", "--json"], env=trainer.env(), capture_output=True, text=True, check=True
     )
-    return [state for state in json.loads(said.stdout)["states"] if state["id"] == trainer.job_id]
+    return [state for state in json.loads(said.stdout)["checkpoints"] if state["id"] == trainer.job_id]
 
 
 def count(trainer: TrainerJob, *nodes: str, steps: int = 1_000_000, **fields: Any) -> None:
-    trainer.submit("count_by_path.py", steps, 0.03, EVERY, backend="torchrun", **fields)
+    trainer.submit("count_distributed.py", steps, 0.03, EVERY, backend="torchrun", **fields)
     trainer.daemon.grant(*nodes)
     trainer.trains_on(len(nodes))
 
@@ -44,7 +44,7 @@ def suspended(trainer: TrainerJob, *nodes: str) -> int:
     return trainer.daemon.of(SuspendReport)[-1].step
 
 
-def test_a_trainer_goes_on_from_its_generations_and_from_the_one_before_when_a_shard_is_gone(
+def test_a_trainer_goes_on_from_its_versions_and_from_the_one_before_when_a_shard_is_gone(
     trainer: TrainerJob,
 ) -> None:
     count(trainer, "n1", "n2")
@@ -53,56 +53,56 @@ def test_a_trainer_goes_on_from_its_generations_and_from_the_one_before_when_a_s
     trainer.daemon.grant("n3")
     trainer.trains_on(1)
     assert trainer.again == 0, "nothing was lost"
-    [shown] = states(trainer)
-    home = Path(shown["by_path"])
+    [shown] = checkpoints(trainer)
+    home = Path(shown["distributed_folder"])
     last = suspended(trainer, "n3")
     first, second = sorted(home.iterdir())
     assert second.name.startswith(f"step-{last:012d}-")
-    [shown] = states(trainer)
+    [shown] = checkpoints(trainer)
     assert (shown["step"], shown["state"], shown["set_aside"]) == (last, "running", 0)
     (second / "rank0").unlink()
     trainer.daemon.grant("n4")
     trainer.trains_on(1)
     before = int(first.name.split("-")[1])
     missing = fragment("rank0 is missing or altered")
-    assert says(trainer.output, "elastic.generations.not_used", step=last, why=missing, on=before)
+    assert says(trainer.output, "elastic.versions.not_used", step=last, why=missing, on=before)
     trainer.wait("the lost steps are done again", lambda: trainer.again >= last - before)
     assert second.exists(), "what is not whole is kept"
     trainer.cancel()
     trainer.ended()
-    [shown] = states(trainer)
+    [shown] = checkpoints(trainer)
     assert (shown["state"], shown["set_aside"]) == ("stopped", 1)
 
 
-def test_a_new_job_resumes_from_anothers_generation_whose_files_stay_when_that_is_removed(trainer: TrainerJob) -> None:
+def test_a_new_job_resumes_from_anothers_version_whose_files_stay_when_that_is_removed(trainer: TrainerJob) -> None:
     count(trainer, "n1", "n2")
-    trainer.wait("a generation", lambda: states(trainer) and states(trainer)[0]["step"])
+    trainer.wait("a version", lambda: checkpoints(trainer) and checkpoints(trainer)[0]["step"])
     trainer.cancel()
     trainer.ended()
-    [shown] = states(trainer)
+    [shown] = checkpoints(trainer)
     first, step = trainer.job_id, shown["step"]
     done = len(trainer.rows)
     count(trainer, "n3", spec=f"1-4,resume={first}", steps=step + 40)
     subprocess.run([BFT, "checkpoints", "rm", first], env=trainer.env(), check=True, capture_output=True)
     assert trainer.rows[done]["step"] == step + 1
     assert trainer.ended() == ("COMPLETED", 0)
-    [shown] = states(trainer)
+    [shown] = checkpoints(trainer)
     assert shown["state"] == "ended"
-    assert [path.name.split("-")[1] for path in Path(shown["by_path"]).iterdir()] == [f"{step + 40:012d}"]
+    assert [path.name.split("-")[1] for path in Path(shown["distributed_folder"]).iterdir()] == [f"{step + 40:012d}"]
 
 
 @pytest.mark.skipif(find_spec("elastic.node.shared_folder") is None, reason="this tree's agents write no probe")
-def test_a_path_of_the_users_holds_the_generations_until_bft_state_removes_them(trainer: TrainerJob) -> None:
+def test_a_path_of_the_users_holds_the_versions_until_bft_checkpoints_removes_them(trainer: TrainerJob) -> None:
     path = trainer.folder / "lustre"
     count(trainer, "n1", "n2", spec=f"1-4,state={path}")
-    trainer.wait("a generation", lambda: states(trainer) and states(trainer)[0]["step"])
+    trainer.wait("a version", lambda: checkpoints(trainer) and checkpoints(trainer)[0]["step"])
     trainer.cancel()
     trainer.ended()
-    [shown] = states(trainer)
+    [shown] = checkpoints(trainer)
     [home] = path.iterdir()
-    assert shown["by_path"] == str(home)
+    assert shown["distributed_folder"] == str(home)
     assert os.stat(home).st_mode & 0o777 == 0o700
     assert all(entry.name.startswith("step-") for entry in home.iterdir())
     subprocess.run([BFT, "checkpoints", "rm", trainer.job_id], env=trainer.env(), check=True, capture_output=True)
     assert list(path.iterdir()) == []
-    assert states(trainer) == []
+    assert checkpoints(trainer) == []

@@ -1,4 +1,4 @@
-"""A Horovod script's states by path, if `state=PATH` was given: the worker that is asked writes all of one."""
+"""A Horovod script's distributed checkpoints, if `state=PATH` was given: the worker that is asked writes all of one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _publisher: Publisher | None = None
 
 
 def way(state: Callable[[], dict[str, Any]], step: int, samples: int) -> Callable[[Callable[[], bool]], bool] | None:
-    """Return how to publish a committed state by path (see Saved.publish); None if it goes through the driver.
+    """Return how to publish a committed state (see PendingCheckpoint.publish); None if it is uploaded to the driver.
 
-    Raises StateError if the libraries for it are missing.
+    Raises CheckpointError if the libraries for it are missing.
     """
     global _publisher
     if not (_session.current().attached and distributed.wanted(None)):
@@ -34,10 +34,10 @@ def way(state: Callable[[], dict[str, Any]], step: int, samples: int) -> Callabl
     return lambda lost: publisher.publish(state(), step, samples, lost)
 
 
-def load(generations: Sequence[Message]) -> dict[str, Any]:
-    """Load the state of the newest complete generation; raises StateError if this script can resume from none."""
+def load(versions: Sequence[Message]) -> dict[str, Any]:
+    """Load the state of the newest complete version; raises CheckpointError if this script can resume from none."""
     from elastic.checkpoint.distributed import loading
 
-    loaded = loading.load(generations, None, _KIND)
-    assert loaded is not None  # if there are generations, one is read or StateError raised
+    loaded = loading.load(versions, None, _KIND)
+    assert loaded is not None  # of several versions one is read or CheckpointError raised
     return cast(dict[str, Any], loaded.state)

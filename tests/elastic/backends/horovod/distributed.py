@@ -1,6 +1,6 @@
-"""A Horovod script alone with itself whose driver is this script: its states go by path; prints what came of that.
+"""A Horovod script alone with itself whose driver is this script: what comes of its distributed checkpoints is printed.
 
-Arguments: the folder of its generations. Prints a JSON object a part, with its name.
+Arguments: the folder of its checkpoint versions. Prints a JSON object a part, with its name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch  # noqa: E402
 
 import elastic  # noqa: E402
 import elastic.horovod  # noqa: E402
-from elastic.base.errors import StateError  # noqa: E402
+from elastic.base.errors import CheckpointError  # noqa: E402
 from elastic.checkpoint import distributed  # noqa: E402
 from elastic.worker import driver_link as sessions  # noqa: E402
 from elastic.worker.driver_link import Download, DriverLink  # noqa: E402
@@ -51,8 +51,8 @@ class Driver:
             )
         self.session.on_message[op]({"op": op, "name": shards["name"]})
 
-    def offers(self, *generations: dict[str, Any]) -> None:
-        self.session.fetch_state = lambda: Download(generations=generations)  # type: ignore[method-assign]
+    def offers(self, *versions: dict[str, Any]) -> None:
+        self.session.download_checkpoint = lambda: Download(versions=versions)  # type: ignore[method-assign]
 
     def ops(self, since: int = 0) -> list[str]:
         return [message["op"] for message in self.told[since:] if message["op"] != "saving"]
@@ -61,9 +61,9 @@ class Driver:
         return [message for message in self.told if message["op"] == "shards"]
 
     def asks(self, until: Callable[[int], object]) -> list[str]:
-        """Asks for the state and waits until what was told since then suffices; returns the ops of that."""
+        """Asks for the checkpoint and waits until what was told since then suffices; returns the ops of that."""
         since = len(self.told)
-        self.session._shipper.ask()
+        self.session._uploader.ask()
         wait(lambda: until(since))
         return self.ops(since)
 
@@ -109,7 +109,7 @@ def wait(condition: Callable[[], object]) -> None:
 def error_of(call: Callable[[], object]) -> str:
     try:
         call()
-    except StateError as error:
+    except CheckpointError as error:
         return str(error)
     return ""
 
@@ -125,7 +125,7 @@ hvd.init()
 script = Script()
 script.train()
 script.state.save()
-driver.session.ship()
+driver.session.upload()
 first = script.values()
 
 script.train()

@@ -1,4 +1,4 @@
-"""A driver in a process of its own and a worker's session, with a state of a gigabyte between them."""
+"""A driver in a process of its own and a worker's session, with a checkpoint of a gigabyte between them."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def test_a_gigabyte_comes_and_goes_through_a_driver_that_stays_small_and_answers
 
     with driver(tmp_path) as (process, session):
         session.commit(PendingCheckpoint(5, 50, write))
-        session.ship_soon()
+        session.upload_soon()
         steps = 0
-        while not session._shipper.arrived:
+        while not session._uploader.arrived:
             session.step(6, 60, 0, 1, None)
             steps += 1
             time.sleep(0.01)
-        file = session.fetch_state().file
+        file = session.download_checkpoint().file
         assert file is not None
         with file:
             content = hashlib.sha256()
