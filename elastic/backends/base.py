@@ -59,8 +59,8 @@ class Backend(ABC):
     Calls come one at a time, except `lost` and `received`, which never wait.
     """
 
-    def __init__(self, host: TrainerServices) -> None:
-        self._host = host
+    def __init__(self, services: TrainerServices) -> None:
+        self._services = services
 
     @property
     @abstractmethod

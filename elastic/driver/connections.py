@@ -29,19 +29,19 @@ class PeerConnections:
         run: TrainerContext,
         kind: Kind,
         crew: PilotManager,
-        host: FailurePolicy,
+        policy: FailurePolicy,
         backend: Backend,
         liveness: Liveness,
     ) -> None:
         self._run = run
         self._kind = kind
         self._crew = crew
-        self._host = host
+        self._policy = policy
         self._backend = backend
         self._liveness = liveness
         self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, self._saved, run.offer)
         """For the hub: the connections that carry states."""
-        self._probes = Probes(run, host.cannot, self._ready)
+        self._probes = Probes(run, policy.cannot, self._ready)
 
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; returns False for a name that is not a current pilot's or worker's."""
@@ -61,7 +61,7 @@ class PeerConnections:
             return False
         pilot.workers[int(peer.hello["local_rank"])] = peer
         self._liveness.heard(peer)
-        self._host.began(pilot)
+        self._policy.began(pilot)
         return True
 
     def disconnected(self, peer: Peer) -> None:
@@ -104,7 +104,7 @@ class PeerConnections:
         elif op == "error":
             self._from_failing(peer, message)
         elif op == "fetch":
-            self._host.fetched()
+            self._policy.fetched()
             self.transfers.answer(peer)
         elif op in BY_PATH:
             if (pilot := self._pilot_of(peer)) is not None and peer in pilot.workers.values():
@@ -122,7 +122,7 @@ class PeerConnections:
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]
         if op == "out":
-            if self._host.printed(pilot, str(message["line"])):
+            if self._policy.printed(pilot, str(message["line"])):
                 for one in self._crew.all:
                     self._works(one)
             # Slurm ends the nodes of a cancelled job one after another; the remaining ones report the loss of the
@@ -145,11 +145,11 @@ class PeerConnections:
         elif op == "memory":
             self._crew.short_of_memory(pilot)
         elif op == "cannot":
-            self._host.cannot(pilot, str(message["text"]), sure=bool(message.get("sure")))
+            self._policy.cannot(pilot, str(message["text"]), sure=bool(message.get("sure")))
         elif op == "step":
             self._crew.spawn(self._run_step(pilot, list(map(str, message["command"]))), pilot)
         elif op == "node_exit":
-            if self._host.node_exited(pilot, int(message["rc"])):
+            if self._policy.node_exited(pilot, int(message["rc"])):
                 self._crew.lost(pilot)
                 self._crew.spawn(self._crew.give_back(pilot), pilot)
         else:
@@ -158,12 +158,12 @@ class PeerConnections:
     async def _run_step(self, pilot: Pilot, command: list[str]) -> None:
         """Runs the step for an agent's node process; the agent learns of its start, but not of its failure."""
         if said := await self._crew.run_step(pilot, command):
-            self._host.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
+            self._policy.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
 
     def _ready(self, pilot: Pilot) -> None:
-        if self._host.is_at_fault(pilot):  # it is being given back: its fault does not lie in its Python
+        if self._policy.is_at_fault(pilot):  # it is being given back: its fault does not lie in its Python
             return
-        self._host.ready()
+        self._policy.ready()
         self._crew.ready(pilot)
 
     def _workers(self) -> list[Peer]:
@@ -188,7 +188,7 @@ class PeerConnections:
             self._works(pilot)
         for report in self._run.progress.report(message, time.monotonic()):
             self._run.report(report)
-        self._host.stepped(pilot, message)
+        self._policy.stepped(pilot, message)
 
     def _works(self, pilot: Pilot) -> None:
         if pilot.workers and not pilot.working:
@@ -198,7 +198,7 @@ class PeerConnections:
     def _from_failing(self, worker: Peer, message: Message) -> None:
         """Takes a worker's error; the worker waits for the reply, so that the report of its end comes after."""
         if (pilot := self._pilot_of(worker)) is not None:
-            self._host.told_error(pilot, str(message.get("text", "")))
+            self._policy.told_error(pilot, str(message.get("text", "")))
         worker.send({"op": "heard"})
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:

@@ -65,13 +65,13 @@ class Trainer:
     ) -> None:
         """`starter` starts pilots; `daemon` need not be up before `serve` is called; `show` as in `TrainerContext`."""
         self.run = TrainerContext(settings, log, daemon.report, show)
-        host = FailurePolicy(self.run, lambda: self.crew.all)
-        self._backend: Backend = load(kind.driver)(host)
+        policy = FailurePolicy(self.run, lambda: self.crew.all)
+        self._backend: Backend = load(kind.driver)(policy)
         owner = TrainerOwner(self.run, self._backend)
         pull_s = 0.0 if settings.spec.container is None else PULL_S
         self.crew = PilotManager(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
         liveness = Liveness(self.run, self.crew)
-        self.connections = PeerConnections(self.run, kind, self.crew, host, self._backend, liveness)
+        self.connections = PeerConnections(self.run, kind, self.crew, policy, self._backend, liveness)
         self._clockwork = Clockwork(self.run, kind, self.crew, liveness)
         self.estimating = Estimating(self.run)
         self._changes = Changes(settings.name, resumes=self.run.saved_step >= 0)

@@ -24,8 +24,8 @@ _BURST_S = 0.02
 class HorovodBackend(Backend):
     """The Horovod back-end. One life lasts from the first workers to completion, suspension or the failure of all."""
 
-    def __init__(self, host: TrainerServices) -> None:
-        super().__init__(host)
+    def __init__(self, services: TrainerServices) -> None:
+        super().__init__(services)
         self._life: Companion | None = None
         self._next: Companion | None = None
         self._listed: dict[str, Pilot] = {}
@@ -70,7 +70,7 @@ class HorovodBackend(Backend):
             return
         self._tell_burst()
         life, self._life = self._life, None
-        await self._host.save_state(self._workers(), graceful=self._clean)
+        await self._services.save_state(self._workers(), graceful=self._clean)
         await life.stop()
         await self._end_workers()
         await self._prepare()
@@ -94,8 +94,8 @@ class HorovodBackend(Backend):
         # After the first crash on a node its other workers are killed: those are no crashes of their own.
         planned = planned or host != pilot.host
         if not planned and pilot.wanted:
-            self._host.broke(int(message["step"]), float(message["at_s"]))
-            self._host.crashed(pilot, rc)
+            self._services.broke(int(message["step"]), float(message["at_s"]))
+            self._services.crashed(pilot, rc)
         self._ended(pilot, host, local_rank, rc, planned)
 
     async def close(self) -> None:
@@ -109,13 +109,13 @@ class HorovodBackend(Backend):
 
     async def _prepare(self) -> None:
         """Get the process of the next life ready before there are nodes; in a container it starts when there are."""
-        if self._next is None and self._host.settings.container_message() is None:
+        if self._next is None and self._services.settings.container_message() is None:
             with contextlib.suppress(ElasticError):  # reported once a life is needed
                 self._next = await self._process()
 
     async def _process(self) -> Companion:
         """Start the process of a life, which waits for its first command."""
-        settings = self._host.settings
+        settings = self._services.settings
 
         def exited(rc: int) -> None:
             if life is self._next:
@@ -125,7 +125,7 @@ class HorovodBackend(Backend):
 
         def said(line: str) -> None:
             if life is not self._next:  # a waiting life's lines are not shown: its nodes will say the same
-                self._host.log(line)
+                self._services.log(line)
 
         life = Companion(self._request, exited, said)
         await life.start(settings.interpreter, "elastic.backends.horovod.life", image=settings.container_message())
@@ -136,7 +136,7 @@ class HorovodBackend(Backend):
         life, self._next = self._next, None
         self._life = life or await self._process()
         self._clean, self._guests, self._burst, self._early = True, [], [], ""
-        self._life.send({"op": "begin", "ranks": self._host.settings.spec.nodes_max * per_node})
+        self._life.send({"op": "begin", "ranks": self._services.settings.spec.nodes_max * per_node})
         self._list(wanted)
 
     def _list(self, wanted: dict[str, Pilot]) -> None:
@@ -145,7 +145,7 @@ class HorovodBackend(Backend):
         self._admit()
         slots = {host: pilot.workers_per_node for host, pilot in wanted.items()}
         # The slots of the smallest pilots together: any allowed number of pilots has at least these.
-        least = sum(sorted(slots.values())[: self._host.settings.spec.nodes_min])
+        least = sum(sorted(slots.values())[: self._services.settings.spec.nodes_min])
         self._life.send({"op": "hosts", "hosts": slots, "least": least})
 
     def _admit(self) -> None:
@@ -169,7 +169,7 @@ class HorovodBackend(Backend):
     def _request(self, message: Message) -> None:
         """Handle a request of Horovod's driver."""
         if message["op"] == "formed":
-            self._host.formed([str(host).rpartition(".")[0] for host in message["hosts"]])
+            self._services.formed([str(host).rpartition(".")[0] for host in message["hosts"]])
         elif message["op"] == "start":
             host, local_rank = str(message["host"]), int(message["local_rank"])
             pilot = self._listed.get(host)
@@ -194,14 +194,14 @@ class HorovodBackend(Backend):
         await self._end_workers()
         # Horovod calls it a success as soon as one rank ended well: here every rank has to.
         if message["ok"] and not any(message["codes"]):
-            self._host.finish(0, "training is complete")
+            self._services.finish(0, "training is complete")
         else:
             early = f"{self._early} while others trained" if message["ok"] and self._early else ""
-            self._host.life_failed(message["error"] or early or "the workers ended without success")
+            self._services.life_failed(message["error"] or early or "the workers ended without success")
 
     def _life_exited(self, rc: int) -> None:
         self._life = None
-        self._host.life_failed(f"Horovod's driver ended with code {rc}")
+        self._services.life_failed(f"Horovod's driver ended with code {rc}")
         self._ending = asyncio.ensure_future(self._end_workers())
 
     async def _end_workers(self) -> None:
@@ -219,7 +219,7 @@ class HorovodBackend(Backend):
             pilot.working = False
         self._alive.clear()
         self._listed = {}
-        self._host.wake()
+        self._services.wake()
 
     def _ended(self, pilot: Pilot, host: str, local_rank: int, rc: int, planned: bool) -> None:
         self._alive.remove((host, local_rank))
@@ -232,7 +232,7 @@ class HorovodBackend(Backend):
                 self._broke(pilot, message)
             if pilot.host not in self._listed and not self.uses(pilot):
                 self._admit()
-        self._host.wake()
+        self._services.wake()
 
     def _broke(self, pilot: Pilot, message: Message) -> None:
         """Collect ends for a moment: if half of the nodes go at once, each survivor gets one abort, not many."""

@@ -23,7 +23,7 @@ from elastic.link.wire import Message
 
 
 class FailurePolicy:
-    """The back-end's host; see elastic.backends.base.Host."""
+    """The services of the trainer to its back-end; see elastic.backends.base.TrainerServices."""
 
     def __init__(self, run: TrainerContext, pilots: Callable[[], Sequence[Pilot]]) -> None:
         """`pilots` returns the current ones."""
@@ -44,15 +44,15 @@ class FailurePolicy:
         """The first worker of a generation that ended a step: generation, rank and step."""
 
     def log(self, text: str) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._run.log(text)
 
     def wake(self) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._run.wake()
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
-        """See Host, and StateSaver.save."""
+        """See TrainerServices, and CheckpointSaver.save."""
         self._report_printed(self._printed.untold())
         costs = self._run.progress.costs
         costs.asked(time.monotonic(), graceful=graceful)
@@ -71,7 +71,7 @@ class FailurePolicy:
                 self._warn(UNSAVED)
 
     def finish(self, exit_code: int, reason: str) -> None:
-        """See Host."""
+        """See TrainerServices."""
         if exit_code == 0:
             self._report_printed(self._printed.untold())  # the last lines count, too
         self._run.finish(exit_code, reason)
@@ -87,7 +87,7 @@ class FailurePolicy:
         self._at_fault &= present
 
     def formed(self, leases: Collection[str]) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._departures.formed(leases)
 
     def began(self, pilot: Pilot) -> None:
@@ -174,7 +174,7 @@ class FailurePolicy:
         self._run.progress.broke(step, at_s)
 
     def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
-        """See Host."""
+        """See TrainerServices."""
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._look_at_ends)
         self._ends.append((pilot, rc, early))
@@ -257,7 +257,7 @@ class FailurePolicy:
         return False
 
     def absent(self, pilot: Pilot, text: str) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._log_crash(pilot, None, text)
         verdict = self._blame.absent(pilot.node, time.monotonic())
         pilot.reason = text
@@ -295,7 +295,7 @@ class FailurePolicy:
         self._expire(pilot)
 
     def life_failed(self, reason: str) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._run.log(reason)
         verdict = self._blame.life_failed(time.monotonic())
         if verdict.whose == "the script's":

@@ -26,14 +26,14 @@ from elastic.backends import KINDS, Kind, load
 from elastic.backends.base import Backend
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
-from tests.elastic.backends.stage import FakeCompanion, Host, pilot, told
+from tests.elastic.backends.stage import FakeCompanion, FakeServices, pilot, told
 from tests.elastic.fakes import settings_for, until
 from tests.support.waiting import STILL_S
 
 AGENTS_OWN = {"configure", "beat", "look", "go", "end"}
 """What an agent does not pass on: a back-end's messages to its node process are called otherwise."""
 
-Body = Callable[[Any, Host], Awaitable[None]]
+Body = Callable[[Any, FakeServices], Awaitable[None]]
 
 
 class BackendContract(ABC):
@@ -70,21 +70,21 @@ class BackendContract(ABC):
     def driver_module(self) -> Any:
         return import_module(self.kind.driver.partition(":")[0])
 
-    def play(self, folder: Path, body: Body) -> Host:
-        async def run() -> Host:
-            host = Host(settings_for(folder, "1-8", self.kind.name))
-            backend: Backend = load(self.kind.driver)(host)
+    def play(self, folder: Path, body: Body) -> FakeServices:
+        async def run() -> FakeServices:
+            services = FakeServices(settings_for(folder, "1-8", self.kind.name))
+            backend: Backend = load(self.kind.driver)(services)
             await backend.start()
-            await asyncio.wait_for(body(backend, host), 30)
+            await asyncio.wait_for(body(backend, services), 30)
             await backend.close()
-            return host
+            return services
 
         return asyncio.run(run())
 
     # -- members ---
 
     def test_before_it_has_members_nothing_runs_and_a_suspension_has_nothing_to_save(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1 = pilot("n1")
             assert not backend.running
             assert not backend.uses(n1)
@@ -96,34 +96,34 @@ class BackendContract(ABC):
     def test_its_members_train_as_they_grow_and_shrink_and_nobody_takes_a_leave_for_a_crash(
         self, tmp_path: Path
     ) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
             for members in ([n1], [n1, n2, n3], [n2, n3]):
                 await self.form(backend, *members)
                 assert backend.running
                 assert [one.node for one in (n1, n2, n3) if backend.uses(one)] == [one.node for one in members]
                 assert all(one.workers for one in members)
-            assert (host.crashes, host.failures, host.ends) == ([], [], [])
+            assert (services.crashes, services.failures, services.ends) == ([], [], [])
 
         self.play(tmp_path, body)
 
     def test_the_same_members_again_disturb_nobody(self, tmp_path: Path, companions: list[FakeCompanion]) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             members = [pilot("n1"), pilot("n2")]
             await self.form(backend, *members)
             before = [told(one) for one in members], [list(helper.commands) for helper in companions]
             await backend.set_members(members)
             assert ([told(one) for one in members], [list(helper.commands) for helper in companions]) == before
-            assert host.saves == []
+            assert services.saves == []
 
         self.play(tmp_path, body)
 
     def test_when_all_members_go_at_once_the_state_is_saved_before_the_others_begin(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             await self.form(backend, pilot("n1"))
             n2 = pilot("n2")
             await self.form(backend, n2)
-            assert host.saves == [True]
+            assert services.saves == [True]
             assert backend.uses(n2)
 
         self.play(tmp_path, body)
@@ -131,73 +131,73 @@ class BackendContract(ABC):
     # -- suspension ---
 
     def test_a_suspension_saves_at_a_step_boundary_and_training_goes_on_wherever_it_may(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
             await self.form(backend, n1, n2)
             before = len(told(n1))
             await backend.suspend()
-            assert host.saves == [True]
+            assert services.saves == [True]
             assert not backend.running
             assert not backend.uses(n1)
             assert len(told(n1)) > before, "its workers have to be ended"
             await backend.suspend()
-            assert host.saves == [True]
+            assert services.saves == [True]
             for members in ([n3], [n3, n1]):
                 await self.form(backend, *members)
                 assert backend.running
-            assert (host.crashes, host.failures, host.ends) == ([], [], [])
+            assert (services.crashes, services.failures, services.ends) == ([], [], [])
 
         self.play(tmp_path, body)
 
     # -- what goes wrong ---
 
     def test_a_lost_node_is_no_crash_wakes_the_trainer_and_the_others_go_on(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
             await self.form(backend, n1, n2, n3)
-            before = host.wakes
+            before = services.wakes
             n2.leaving = True
             n2.workers.clear()
             backend.lost(n2)
-            assert host.wakes > before
+            assert services.wakes > before
             await self.form(backend, n1, n3)
             assert backend.running
             assert not backend.uses(n2)
-            assert (host.crashes, host.failures, host.ends) == ([], [], [])
+            assert (services.crashes, services.failures, services.ends) == ([], [], [])
 
         self.play(tmp_path, body)
 
     def test_a_crash_is_told_once_with_the_step_it_came_at_and_the_same_members_begin_anew(
         self, tmp_path: Path
     ) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1, n2 = pilot("n1"), pilot("n2")
             await self.form(backend, n1, n2)
-            before = host.wakes
+            before = services.wakes
             self.crash(backend, n1, -9, step=7)
-            assert host.broken_at == 7
-            assert host.wakes > before
-            await until("told", lambda: host.crashes)
+            assert services.broken_at == 7
+            assert services.wakes > before
+            await until("told", lambda: services.crashes)
             await self.form(backend, n1, n2)
             assert backend.uses(n1)
             assert backend.uses(n2)
-            assert host.crashes == [("n1", -9)]
-            assert host.ends == []
+            assert services.crashes == [("n1", -9)]
+            assert services.ends == []
 
         self.play(tmp_path, body)
 
     def test_after_a_crash_a_suspension_does_not_wait_for_a_step_that_will_not_end(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1, n2 = pilot("n1"), pilot("n2")
             await self.form(backend, n1, n2)
             self.crash(backend, n1, 1, step=3)
             await backend.suspend()
-            assert host.saves == [False]
+            assert services.saves == [False]
 
         self.play(tmp_path, body)
 
     def test_what_a_node_says_that_nobody_knows_is_passed_over(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1 = pilot("n1")
             backend.received(n1, {"op": "of the next release"})
             await self.form(backend, n1)
@@ -209,18 +209,18 @@ class BackendContract(ABC):
     # -- the end ---
 
     def test_success_is_told_once_and_what_is_lost_afterwards_does_not_undo_it(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1, n2 = pilot("n1"), pilot("n2")
             await self.form(backend, n1, n2)
             self.complete(backend, n1, n2)
-            await until("told", lambda: host.ends)
-            assert host.ends == [(0, "training is complete")]
+            await until("told", lambda: services.ends)
+            assert services.ends == [(0, "training is complete")]
             for one in (n1, n2):
                 one.leaving = True
                 backend.lost(one)
             await asyncio.sleep(0)
-            assert set(host.ends) == {(0, "training is complete")}
-            assert (host.crashes, host.failures) == ([], [])
+            assert set(services.ends) == {(0, "training is complete")}
+            assert (services.crashes, services.failures) == ([], [])
 
         self.play(tmp_path, body)
 
@@ -235,7 +235,7 @@ class BackendContract(ABC):
 
         async def run() -> None:
             settings = replace(settings_for(tmp_path, "1-8", self.kind.name), interpreter=str(interpreter))
-            backend: Backend = load(self.kind.driver)(Host(settings))
+            backend: Backend = load(self.kind.driver)(FakeServices(settings))
             await backend.start()
             forming = asyncio.ensure_future(backend.set_members([pilot("n1")]))
             await asyncio.wait([forming], timeout=0.2)
@@ -249,7 +249,7 @@ class BackendContract(ABC):
     # -- its row in the table ---
 
     def test_its_messages_to_its_nodes_are_not_called_as_the_agents_own(self, tmp_path: Path) -> None:
-        async def body(backend: Backend, host: Host) -> None:
+        async def body(backend: Backend, services: FakeServices) -> None:
             n1, n2 = pilot("n1"), pilot("n2")
             await self.form(backend, n1)
             await self.form(backend, n1, n2)

@@ -49,7 +49,7 @@ class FakeCompanion:
         return list(next(m for m in reversed(self.commands) if m["op"] == "hosts")["hosts"])
 
 
-class Host:
+class FakeServices:
     """The trainer, as a back-end sees it."""
 
     def __init__(self, settings: DriverSettings) -> None:
@@ -110,12 +110,12 @@ def told(to: Pilot) -> list[Message]:
     return [message for message in sent(to.agent) if message["op"] != "beat"]
 
 
-def play(kind: type[Backend], folder: Path, body: Callable[[Any, Host], Awaitable[None]]) -> Host:
-    async def run() -> Host:
-        host = Host(settings_for(folder, "1-8"))
-        backend = kind(host)
+def play(kind: type[Backend], folder: Path, body: Callable[[Any, FakeServices], Awaitable[None]]) -> FakeServices:
+    async def run() -> FakeServices:
+        services = FakeServices(settings_for(folder, "1-8"))
+        backend = kind(services)
         await backend.start()
-        await asyncio.wait_for(body(backend, host), 30)
-        return host
+        await asyncio.wait_for(body(backend, services), 30)
+        return services
 
     return asyncio.run(run())

@@ -40,9 +40,9 @@ class Crew:
 
 def connections(folder: Path, crew: Crew) -> PeerConnections:
     run = TrainerContext(settings_for(folder), lambda line: None, lambda report: None)
-    host = FailurePolicy(run, lambda: list(crew.pilots.values()))
+    policy = FailurePolicy(run, lambda: list(crew.pilots.values()))
     liveness = Liveness(run, crew)  # type: ignore[arg-type]
-    return PeerConnections(run, None, crew, host, None, liveness)  # type: ignore[arg-type]
+    return PeerConnections(run, None, crew, policy, None, liveness)  # type: ignore[arg-type]
 
 
 def play(folder: Path, crew: Crew, body: Any) -> None:

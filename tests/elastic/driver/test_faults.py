@@ -81,7 +81,7 @@ def test_a_script_that_fails_three_times_ends_the_trainer_with_its_own_exit_code
         assert not stage.run.result.done()
         await crash(stage, "n1", 42)
 
-    assert play(body) == (42, wording("elastic.host.failed_and_saved_nothing", times=3, node="n1", how="exit code 42"))
+    assert play(body) == (42, wording("elastic.policy.failed_and_saved_nothing", times=3, node="n1", how="exit code 42"))
 
 
 def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(play: Play) -> None:  # noqa: F811
@@ -108,7 +108,7 @@ def test_regression_a_script_that_failed_at_the_same_batch_was_started_two_hundr
 
     assert play(body) == (
         3,
-        wording("elastic.host.failed_since_saved", times=3, step=50, node="n1", how="exit code 3"),
+        wording("elastic.policy.failed_since_saved", times=3, step=50, node="n1", how="exit code 3"),
     )
 
 
@@ -138,7 +138,7 @@ def test_the_end_tells_the_error_that_the_script_told(play: Play) -> None:  # no
             "Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: no  [2Jlayer",
         ))  # fmt: skip
         assert {report.text for report in stage.reports(CrashReport)} == {
-            wording("elastic.host.worker_ended", node="n1", error="exit code 1: ValueError: no  [2Jlayer")
+            wording("elastic.policy.worker_ended", node="n1", error="exit code 1: ValueError: no  [2Jlayer")
         }
 
     ended = play(body)
@@ -168,11 +168,11 @@ def test_a_script_that_dies_without_a_word_is_told_of_by_the_last_lines_of_its_n
 def test_lives_that_fail_again_and_again_end_the_trainer_too(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         for _ in range(2):
-            stage.backend._host.life_failed("nobody answered")
+            stage.backend._services.life_failed("nobody answered")
         assert not stage.run.result.done()
-        stage.backend._host.life_failed("nobody answered")
+        stage.backend._services.life_failed("nobody answered")
 
-    assert play(body) == (1, "nobody answered, 3 times " + wording("elastic.host.saved_nothing"))
+    assert play(body) == (1, "nobody answered, 3 times " + wording("elastic.policy.saved_nothing"))
 
 
 # -- one bad node ---
@@ -190,7 +190,7 @@ def test_regression_one_node_without_the_interpreter_ended_a_trainer_of_seven_he
         [report] = stage.reports(CrashReport)
         assert (report.node, report.rc, report.text) == ("bad", 1, "/opt/python: No such file or directory")
         assert [pilot.node for pilot in stage.backend.members] == healthy
-        assert any(says(line, "elastic.host.cannot_train", node="bad", text="/opt/python") for line in stage.lines)
+        assert any(says(line, "elastic.policy.cannot_train", node="bad", text="/opt/python") for line in stage.lines)
 
     assert play(body) is None
 
@@ -207,7 +207,7 @@ def test_regression_a_node_whose_workers_always_failed_was_started_on_fifty_time
         await stage.trains_on("good")
         await given_back(stage, "bad")
         [ended] = stage.reports(LeaseReport, state="ended")
-        assert ended.reason == wording("elastic.host.failed_on_one_node", node="bad", count="2 times")
+        assert ended.reason == wording("elastic.policy.failed_on_one_node", node="bad", count="2 times")
         assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
 
     assert play(body) is None
@@ -372,8 +372,8 @@ def test_regression_a_node_process_that_was_killed_again_and_again_was_told_of_t
         await until("told", lambda: len(stage.reports(CrashReport)) == 2)
         assert stage.reports(CrashReport)[-1].text == (
             wording(
-                "elastic.host.before_ready",
-                text=wording("elastic.host.node_process_ended", rc="signal SIGILL"),
+                "elastic.policy.before_ready",
+                text=wording("elastic.policy.node_process_ended", rc="signal SIGILL"),
                 last="Illegal instruction",
             )
         )
@@ -402,7 +402,7 @@ def test_every_interpreter_that_crashes_at_import_ends_the_trainer(play: Play) -
     ended = play(body)
     assert ended is not None
     assert ended[0] == 1
-    assert says(ended[1], "elastic.host.before_ready", text="SIGILL")
+    assert says(ended[1], "elastic.policy.before_ready", text="SIGILL")
 
 
 def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_script(play: Play) -> None:  # noqa: F811
@@ -417,7 +417,7 @@ def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_scrip
     ended = play(body)
     assert ended is not None
     assert ended[0] == EXIT_LINK_LOST
-    assert ended[1].startswith(wording("elastic.host.links_lost") + " 10 times")
+    assert ended[1].startswith(wording("elastic.policy.links_lost") + " 10 times")
 
 
 def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_times(play: Play) -> None:  # noqa: F811
@@ -431,13 +431,13 @@ def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_times(
     ended = play(body)
     assert ended is not None
     assert ended[0] == EXIT_LINK_LOST
-    assert says(ended[1], "elastic.host.failed_and_saved_nothing", times=3)
+    assert says(ended[1], "elastic.policy.failed_and_saved_nothing", times=3)
 
 
 def test_a_node_that_does_not_take_part_is_told_of_and_given_back(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         await trains(stage, "n1", "n2")
-        stage.backend._host.absent(stage.pilot("n2"), "n2 did not come to the rendezvous")
+        stage.backend._services.absent(stage.pilot("n2"), "n2 did not come to the rendezvous")
         await stage.trains_on("n1")
         [report] = stage.reports(CrashReport)
         assert (report.node, report.rc, report.text) == (
@@ -464,7 +464,7 @@ def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_its_pla
         assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
         assert says(
             stage.lines,
-            "elastic.host.worker_ended",
+            "elastic.policy.worker_ended",
             node="good",
             error="exit code 1: RuntimeError: Connection closed by peer",
         )
@@ -490,7 +490,7 @@ def test_regression_nodes_were_given_back_for_a_rank_that_ended_with_0_early_and
         assert stage.reports(CrashReport) == []
 
     code, reason = play(body) or (0, "")
-    assert (code, reason) == (1, wording("elastic.host.all_have_to_end", early=early, times="3 times"))
+    assert (code, reason) == (1, wording("elastic.policy.all_have_to_end", early=early, times="3 times"))
 
 
 def test_an_evaluation_that_fails_on_one_rank_at_the_end_ends_the_trainer_with_its_own_error(play: Play) -> None:  # noqa: F811
@@ -505,7 +505,7 @@ def test_an_evaluation_that_fails_on_one_rank_at_the_end_ends_the_trainer_with_i
     code, reason = play(body) or (0, "")
     how = "exit code 3: ValueError: no such metric"
     assert code == 3
-    assert says(reason, "elastic.host.failed_and_saved_nothing", times=3, node="n1", how=how)
+    assert says(reason, "elastic.policy.failed_and_saved_nothing", times=3, node="n1", how=how)
 
 
 LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.7]:1559. This is typically caused by a crash"
@@ -552,7 +552,7 @@ def test_regression_peers_that_nccl_aborts_were_blamed_for_the_script_that_faile
             stage.crash("n2", -6)
             await crash(stage, "n1", 1)
         assert {report.node for report in stage.reports(CrashReport)} == {"n1"}
-        assert says(stage.lines, "elastic.host.worker_ended", node="n2", error="signal SIGABRT")
+        assert says(stage.lines, "elastic.policy.worker_ended", node="n2", error="signal SIGABRT")
 
     assert play(body) is None
 
@@ -598,7 +598,7 @@ def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_else(p
 
     ended = play(body)
     assert ended is not None
-    assert says(ended[1], "elastic.host.failed_and_saved_nothing", times=3)
+    assert says(ended[1], "elastic.policy.failed_and_saved_nothing", times=3)
 
 
 def test_regression_workers_that_trained_on_without_a_node_that_had_left_were_excused_by_it_for_ever(
@@ -630,12 +630,12 @@ def test_regression_a_new_worker_whose_group_had_lost_a_node_while_it_was_formed
 
     async def body(stage: Stage) -> None:
         await trains(stage, "n1", "n2", "n3")
-        stage.backend._host.formed([stage.pilot(node).lease for node in ("n1", "n2", "n3")])
+        stage.backend._services.formed([stage.pilot(node).lease for node in ("n1", "n2", "n3")])
         stage.revoke("n2")
         await begins(stage, "n3")
         await crash(stage, "n3", -6)
         assert stage.reports(CrashReport) == []
-        stage.backend._host.formed([stage.pilot(node).lease for node in ("n1", "n3")])
+        stage.backend._services.formed([stage.pilot(node).lease for node in ("n1", "n3")])
         await begins(stage, "n3")
         await crash(stage, "n3", -6)
         assert [report.node for report in stage.reports(CrashReport)] == ["n3"]
@@ -673,7 +673,7 @@ def test_regression_ranks_that_had_not_loaded_the_state_trained_on_other_steps_t
             for rank, node in enumerate(("n1", "n2")):
                 await first_step(stage, await begins(stage, node), at[rank], rank, generation)
 
-    assert play(body) == (1, wording("elastic.host.began_apart", rank=0, begun=35, other=1, at=0))
+    assert play(body) == (1, wording("elastic.policy.began_apart", rank=0, begun=35, other=1, at=0))
 
 
 def test_ranks_of_two_groups_begin_at_steps_of_their_own(play: Play) -> None:  # noqa: F811
@@ -708,7 +708,7 @@ def test_regression_a_script_that_saves_and_never_loads_began_anew_each_time_and
 
 async def resized(stage: Stage, workers: Sequence[Peer], graceful: bool = True) -> None:
     """What a back-end does that restarts all workers at a change of nodes."""
-    await stage.backend._host.save_state(workers, graceful=graceful)
+    await stage.backend._services.save_state(workers, graceful=graceful)
 
 
 def test_regression_a_script_that_saves_nothing_was_restarted_from_zero_without_a_word(

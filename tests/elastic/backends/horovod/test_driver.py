@@ -11,7 +11,7 @@ from elastic.backends.horovod import driver as horovods
 from elastic.backends.horovod.driver import HorovodBackend
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
-from tests.elastic.backends.stage import FakeCompanion, Host, pilot, play, told
+from tests.elastic.backends.stage import FakeCompanion, FakeServices, pilot, play, told
 from tests.elastic.fakes import ops, peer, settings_for, until
 from tests.support.messages import wording
 
@@ -42,7 +42,7 @@ def exit_of(member: Pilot, rc: int, local_rank: int = 0, host: str | None = None
 def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2, n3 = pilot("n1", 2), pilot("n2", 2), pilot("n3", 2)
         await backend.set_members([n1, n2])
         await backend.set_members([n1, n2, n3])
@@ -56,7 +56,7 @@ def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
             ["n1.1.0", "n2.1.0", "n3.1.0"],
             ["n2.1.0", "n3.1.0"],
         ]
-        assert host.saves == []
+        assert services.saves == []
 
     play(HorovodBackend, tmp_path, body)
 
@@ -64,12 +64,12 @@ def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
 def test_when_every_old_node_goes_at_once_the_state_goes_by_way_of_the_disk(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1])
         start_worker(companions[0], n1)
         await backend.set_members([n2])
-        assert host.saves == [True]
+        assert services.saves == [True]
         assert companions[0].stopped
         assert companions[1].hosts == ["n2.1.0"]
         assert ops(n1.agent)[-1] == "kill"  # type: ignore[arg-type]
@@ -78,17 +78,17 @@ def test_when_every_old_node_goes_at_once_the_state_goes_by_way_of_the_disk(
 
 
 def test_who_is_in_a_group_that_horovod_forms_is_told_by_lease(tmp_path: Path, companions: list[FakeCompanion]) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
         companions[0].on_message({"op": "formed", "hosts": [n1.host, n2.host]})
-        assert host.groups == [[n1.lease, n2.lease]]
+        assert services.groups == [[n1.lease, n2.lease]]
 
     play(HorovodBackend, tmp_path, body)
 
 
 def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, companions: list[FakeCompanion]) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
         [life] = companions
@@ -96,7 +96,7 @@ def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, co
         start_worker(life, n2)
         survivor = n2.workers[0]
         backend.received(n1, exit_of(n1, -9))
-        assert host.crashes == [("n1", -9)]
+        assert services.crashes == [("n1", -9)]
         await until("told", lambda: ops(survivor))
         assert ops(survivor) == ["abort"]
         assert life.commands[-1] == {"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": -9}
@@ -107,7 +107,7 @@ def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, co
 
 
 def test_one_crash_on_a_node_of_four_workers_is_one_crash(tmp_path: Path, companions: list[FakeCompanion]) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1 = pilot("n1", 4)
         await backend.set_members([n1])
         for local_rank in range(4):
@@ -116,7 +116,7 @@ def test_one_crash_on_a_node_of_four_workers_is_one_crash(tmp_path: Path, compan
         name = n1.host
         for local_rank, rc in ((2, 5), (0, -9), (1, -9), (3, -9)):
             backend.received(n1, exit_of(n1, rc, local_rank, name))
-        assert host.crashes == [("n1", 5)]
+        assert services.crashes == [("n1", 5)]
         assert not backend.uses(n1)
 
     play(HorovodBackend, tmp_path, body)
@@ -124,7 +124,7 @@ def test_one_crash_on_a_node_of_four_workers_is_one_crash(tmp_path: Path, compan
 
 @pytest.mark.parametrize("rc", [-6, 1, 134])
 def test_the_abort_of_a_removed_worker_is_success(tmp_path: Path, companions: list[FakeCompanion], rc: int) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
         [life] = companions
@@ -134,7 +134,7 @@ def test_the_abort_of_a_removed_worker_is_success(tmp_path: Path, companions: li
         n1.revoked = True
         await backend.set_members([n2])
         backend.received(n1, exit_of(n1, rc))
-        assert host.crashes == []
+        assert services.crashes == []
         assert ops(survivor) == []
         assert not backend.uses(n1)
 
@@ -142,7 +142,7 @@ def test_the_abort_of_a_removed_worker_is_success(tmp_path: Path, companions: li
 
 
 def test_a_lost_node_aborts_the_collective_of_the_survivors(tmp_path: Path, companions: list[FakeCompanion]) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
         start_worker(companions[0], n1)
@@ -153,7 +153,7 @@ def test_a_lost_node_aborts_the_collective_of_the_survivors(tmp_path: Path, comp
         await until("told", lambda: ops(survivor))
         assert ops(survivor) == ["abort"]
         assert companions[0].commands[-1]["rc"] == 137
-        assert host.crashes == []
+        assert services.crashes == []
 
     play(HorovodBackend, tmp_path, body)
 
@@ -161,7 +161,7 @@ def test_a_lost_node_aborts_the_collective_of_the_survivors(tmp_path: Path, comp
 def test_a_worker_asked_for_on_a_node_that_is_leaving_is_told_to_have_ended(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1 = pilot("n1")
         await backend.set_members([n1])
         n1.leaving = True
@@ -176,11 +176,11 @@ def test_a_worker_asked_for_on_a_node_that_is_leaving_is_told_to_have_ended(
 def test_training_is_complete_when_every_rank_ended_well(
     tmp_path: Path, companions: list[FakeCompanion], codes: list[int], ended: bool
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         await backend.set_members([pilot("n1")])
         companions[0].on_message({"op": "done", "ok": bool(codes), "error": "", "codes": codes})
-        await until("judged", lambda: host.ended or host.failures)
-        assert (host.ended is not None) == ended
+        await until("judged", lambda: services.ended or services.failures)
+        assert (services.ended is not None) == ended
         assert not backend.running
 
     play(HorovodBackend, tmp_path, body)
@@ -189,15 +189,15 @@ def test_training_is_complete_when_every_rank_ended_well(
 def test_a_life_in_which_one_worker_ended_with_0_before_the_others_is_a_failure_that_names_it(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
         for one in (n1, n2):
             start_worker(companions[0], one)
         backend.received(n1, exit_of(n1, 0))
         companions[0].on_message({"op": "done", "ok": True, "error": "", "codes": [0, 137]})
-        await until("judged", lambda: host.failures)
-        assert host.failures == [wording("elastic.driver.ended_while_others_trained", node="n1", step=3)]
+        await until("judged", lambda: services.failures)
+        assert services.failures == [wording("elastic.driver.ended_while_others_trained", node="n1", step=3)]
 
     play(HorovodBackend, tmp_path, body)
 
@@ -205,7 +205,7 @@ def test_a_life_in_which_one_worker_ended_with_0_before_the_others_is_a_failure_
 def test_regression_a_script_that_ended_with_0_in_its_sigterm_handler_was_one_that_had_trained_to_the_end(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1 = pilot("n1")
         await backend.set_members([n1])
         start_worker(companions[0], n1)
@@ -221,11 +221,11 @@ def test_regression_a_script_that_ended_with_0_in_its_sigterm_handler_was_one_th
 def test_a_life_that_ends_by_itself_is_a_failure_and_the_next_uses_new_names(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1 = pilot("n1")
         await backend.set_members([n1])
         companions[0].on_exit(-11)
-        assert host.failures
+        assert services.failures
         await until("over", lambda: n1.incarnation == 1)
         await backend.set_members([n1])
         assert companions[1].hosts == ["n1.1.1"]
@@ -236,14 +236,14 @@ def test_a_life_that_ends_by_itself_is_a_failure_and_the_next_uses_new_names(
 def test_a_suspension_after_a_crash_does_not_wait_for_a_step_boundary(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
         start_worker(companions[0], n1)
         start_worker(companions[0], n2)
         backend.received(n1, exit_of(n1, 1))
         await backend.suspend()
-        assert host.saves == [False]
+        assert services.saves == [False]
         assert not backend.running
 
     play(HorovodBackend, tmp_path, body)
@@ -262,7 +262,7 @@ def of(life: FakeCompanion, op: str) -> list[Message]:
 def test_half_of_256_nodes_lost_in_one_moment_is_one_abort_for_each_survivor_and_one_new_list(
     tmp_path: Path, companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         pilots = [pilot(f"n{number}", 4) for number in range(256)]
         await backend.set_members(pilots)
         [life] = companions
@@ -286,7 +286,7 @@ def test_half_of_256_nodes_lost_in_one_moment_is_one_abort_for_each_survivor_and
 
 
 def test_what_is_lost_after_a_burst_was_told_is_told_too(tmp_path: Path, companions: list[FakeCompanion]) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
         await backend.set_members([n1, n2, n3])
         started(companions[0], n1, n2, n3)
@@ -305,7 +305,7 @@ def test_survivors_are_told_before_horovods_driver_whose_new_sockets_an_abort_wo
 ) -> None:
     order: list[str] = []
 
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
         started(companions[0], n1, n2)
@@ -327,7 +327,7 @@ def test_horovod_never_waits_for_more_slots_than_an_allowed_number_of_unequal_no
     tmp_path: Path, companions: list[FakeCompanion], spec: str, workers: list[int], least: int
 ) -> None:
     async def run() -> None:
-        backend = HorovodBackend(Host(settings_for(tmp_path, spec)))
+        backend = HorovodBackend(FakeServices(settings_for(tmp_path, spec)))
         members = [pilot(f"n{number}", count) for number, count in enumerate(workers)]
         await backend.set_members(members)
         [listed] = of(companions[0], "hosts")
@@ -339,7 +339,7 @@ def test_horovod_never_waits_for_more_slots_than_an_allowed_number_of_unequal_no
 def test_a_node_given_back_is_no_guest_of_the_rendezvous_once_its_last_worker_has_ended(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1", 2), pilot("n2", 2)
         for one, address in ((n1, "10.0.0.1"), (n2, "10.0.0.2")):
             one.agent.writer.get_extra_info = lambda _, address=address: (address, 1)  # type: ignore
@@ -360,7 +360,7 @@ def test_a_node_given_back_is_no_guest_of_the_rendezvous_once_its_last_worker_ha
 def test_the_rendezvous_knows_its_guests_before_horovod_starts_workers_there(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         await backend.set_members([pilot("n1")])
         assert [message["op"] for message in companions[0].commands] == ["begin", "guests", "hosts"]
 
@@ -370,7 +370,7 @@ def test_the_rendezvous_knows_its_guests_before_horovod_starts_workers_there(
 def test_the_process_of_a_life_is_there_before_its_nodes_and_again_after_a_suspension(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         assert [life.commands for life in companions] == [[]]
         n1 = pilot("n1")
         await backend.set_members([n1])
@@ -391,16 +391,16 @@ def test_the_process_of_a_life_is_there_before_its_nodes_and_again_after_a_suspe
 def test_a_process_that_ended_before_its_life_began_is_replaced_and_fails_nothing(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
-    async def body(backend: HorovodBackend, host: Host) -> None:
+    async def body(backend: HorovodBackend, services: FakeServices) -> None:
         assert companions[0].on_line is not None
         companions[0].on_line("Traceback")
         companions[0].on_exit(1)
-        assert (host.failures, host.logged) == ([], [])
+        assert (services.failures, services.logged) == ([], [])
         await backend.set_members([pilot("n1")])
         assert (companions[0].commands, companions[1].hosts) == ([], ["n1.1.0"])
         assert companions[1].on_line is not None
         companions[1].on_line("Traceback")
         companions[1].on_exit(1)
-        assert (len(host.failures), host.logged) == (1, ["Traceback"])
+        assert (len(services.failures), services.logged) == (1, ["Traceback"])
 
     play(HorovodBackend, tmp_path, body)

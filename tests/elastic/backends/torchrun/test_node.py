@@ -49,8 +49,8 @@ def test_nodes_with_different_numbers_of_gpus_form_one_world(tmp_path: Path) -> 
     async def body(group: Group) -> None:
         n1, n2 = group.node("n1", workers=2), group.node("n2", workers=1)
         await group.backend.set_members([n1, n2])
-        await group.until("all are done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
+        await group.until("all are done", lambda: group.services.ended)
+        assert group.services.ended == (0, "training is complete")
         found = sorted((row["rank"], row["node"], row["local"], row["world"], row["total"]) for row in group.rows())
         assert {(step["size"], step["nodes"]) for step in group.steps} == {(3, 2)}
         assert found == [(0, "n1", 0, 3, 6.0), (1, "n1", 1, 3, 6.0), (2, "n2", 0, 3, 6.0)]
@@ -80,9 +80,9 @@ def test_nodes_lost_one_after_the_other_in_the_middle_of_a_rendezvous_leave_the_
             group.nodes[others.pop().node].kill()
             await group.until("it is noticed", lambda: group.backend._broken)
         await group.backend.set_members([n1])
-        await group.until("the survivor trains alone", lambda: group.host.ended)
+        await group.until("the survivor trains alone", lambda: group.services.ended)
         assert [(row["node"], row["world"]) for row in group.rows()] == [("n1", 1)]
-        assert group.host.crashes == []
+        assert group.services.crashes == []
 
     play(tmp_path, SCRIPT + COUNT, body)
 
@@ -103,12 +103,12 @@ def test_a_frozen_worker_that_its_agent_kills_is_a_crash_and_both_nodes_train_ag
         await group.backend.set_members(members)
         await group.until("one is frozen, one waits for it", lambda: len(group.rows()) == 2)
         os.kill(members[0].workers[0].hello["pid"], signal.SIGKILL)
-        await group.until("told", lambda: group.host.crashes)
+        await group.until("told", lambda: group.services.crashes)
         # The other one hangs in the collective, or was taken along.
-        assert group.host.crashes == [("n1", -signal.SIGKILL)]
+        assert group.services.crashes == [("n1", -signal.SIGKILL)]
         await group.backend.set_members(members)
-        await group.until("all are done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
+        await group.until("all are done", lambda: group.services.ended)
+        assert group.services.ended == (0, "training is complete")
         assert len(group.rows()) == 4
 
     play(tmp_path, SCRIPT + FROZEN, body)
@@ -133,11 +133,11 @@ def test_a_node_that_was_done_begins_anew_with_the_one_that_failed_at_the_end(tm
         await group.backend.set_members(members)
         await group.until("n2 is done", lambda: group.nodes["n2"].said[-1]["op"] == "done")
         (tmp_path / "others are done").touch()
-        await group.until("told", lambda: group.host.crashes)
-        assert (group.host.crashes, group.host.ended) == ([("n1", 3)], None)
+        await group.until("told", lambda: group.services.crashes)
+        assert (group.services.crashes, group.services.ended) == ([("n1", 3)], None)
         await group.backend.set_members(members)
-        await group.until("all are done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
+        await group.until("all are done", lambda: group.services.ended)
+        assert group.services.ended == (0, "training is complete")
         assert sorted(row["rank"] for row in group.rows()) == [0, 1, 1, 2, 2]
 
     play(tmp_path, SCRIPT + FAILS_AT_THE_END, body)
@@ -158,10 +158,10 @@ def test_a_node_that_cannot_start_its_workers_says_so_and_comes_to_the_next_rend
     async def body(group: Group) -> None:
         members = [group.node("n1", prepare=fail_once), group.node("n2")]
         await group.backend.set_members(members)
-        await group.until("told", lambda: group.host.crashes)
-        assert group.host.crashes == [("n1", 1)]
+        await group.until("told", lambda: group.services.crashes)
+        assert group.services.crashes == [("n1", 1)]
         await group.backend.set_members(members)
-        await group.until("all are done", lambda: group.host.ended)
+        await group.until("all are done", lambda: group.services.ended)
         assert {row["world"] for row in group.rows()} == {2}
 
     play(tmp_path, SCRIPT + COUNT, body)
@@ -172,8 +172,8 @@ def test_a_tunnel_that_was_killed_is_dug_again_for_the_next_group(tmp_path: Path
         n1 = group.node("n1")
         (await group.until("it is there", lambda: group.nodes["n1"].tunnel)).kill()
         await group.backend.set_members([n1])
-        await group.until("it is done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
+        await group.until("it is done", lambda: group.services.ended)
+        assert group.services.ended == (0, "training is complete")
 
     play(tmp_path, SCRIPT + COUNT, body)
 

@@ -294,7 +294,7 @@ def test_the_last_lines_of_a_script_that_ends_well_count(play: Play) -> None:  #
         await trains(stage, "n1")
         await begins(stage, "n1")
         await prints(stage, "n1", *(f"step {step}" for step in range(1, 101)))
-        stage.backend._host.finish(0, "training is complete")
+        stage.backend._services.finish(0, "training is complete")
         assert stage.reports(ProgressReport)[-1].step == 100
 
     assert play(body, "1-8,progress=" + STEP) == (0, "training is complete")
