@@ -141,8 +141,8 @@ class _Trainer:
             progress=self._progress,
             tell=self.told.append,
         )
-        crew, loop = SimpleNamespace(all=[self._pilot]), asyncio.get_running_loop()
-        clockwork = Clockwork(cast(Any, run), KINDS["torchrun"], cast(Any, crew), cast(Any, None), loop.time)
+        pilot_manager, loop = SimpleNamespace(all=[self._pilot]), asyncio.get_running_loop()
+        clockwork = Clockwork(cast(Any, run), KINDS["torchrun"], cast(Any, pilot_manager), cast(Any, None), loop.time)
         driver = asyncio.ensure_future(clockwork._save())
         try:
             while loop.time() < self._over_s:

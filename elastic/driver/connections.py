@@ -28,14 +28,14 @@ class PeerConnections:
         self,
         run: TrainerContext,
         kind: Kind,
-        crew: PilotManager,
+        pilot_manager: PilotManager,
         policy: FailurePolicy,
         backend: Backend,
         liveness: Liveness,
     ) -> None:
         self._run = run
         self._kind = kind
-        self._crew = crew
+        self._pilot_manager = pilot_manager
         self._policy = policy
         self._backend = backend
         self._liveness = liveness
@@ -46,7 +46,7 @@ class PeerConnections:
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; returns False for a name that is not a current pilot's or worker's."""
         if peer.hello.get("role") == "agent":
-            pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
+            pilot = self._pilot_manager.pilots.get(str(peer.hello.get("lease")))
             if pilot is None or pilot.agent is not None or pilot.over.is_set():
                 peer.send({"op": "end"})
                 return False
@@ -54,7 +54,7 @@ class PeerConnections:
             self._liveness.heard(peer)
             peer.send(self._run.settings.agent_message(self._kind, self._run.environment()))
             if self._probes.needed(pilot):
-                self._crew.spawn(self._probes.ask(pilot), pilot)
+                self._pilot_manager.spawn(self._probes.ask(pilot), pilot)
             return True
         pilot = self._pilot_of(peer)
         if pilot is None:
@@ -70,7 +70,7 @@ class PeerConnections:
         self._run.saver.gone(peer)
         self._run.agreement.gone(peer)
         if peer.hello.get("role") == "agent":
-            pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
+            pilot = self._pilot_manager.pilots.get(str(peer.hello.get("lease")))
             if pilot is not None and pilot.agent is peer:
                 pilot.agent = None
                 self._probes.gone(pilot)
@@ -79,7 +79,7 @@ class PeerConnections:
                     pilot.reason = f"the agent on {pilot.node} went away without a word"
                     self._run.log(pilot.reason)
                 pilot.over.set()
-                self._crew.lost(pilot)
+                self._pilot_manager.lost(pilot)
             return
         local_rank = int(peer.hello.get("local_rank", -1))
         for pilot in self._pilots_by_name(peer.hello):
@@ -92,7 +92,7 @@ class PeerConnections:
         op = message["op"]
         self._liveness.heard(peer)
         if peer.hello.get("role") == "agent":
-            pilot = self._crew.pilots.get(str(peer.hello["lease"]))
+            pilot = self._pilot_manager.pilots.get(str(peer.hello["lease"]))
             if pilot is not None:
                 self._from_agent(pilot, message)
         elif op == "step":
@@ -123,7 +123,7 @@ class PeerConnections:
         op = message["op"]
         if op == "out":
             if self._policy.printed(pilot, str(message["line"])):
-                for one in self._crew.all:
+                for one in self._pilot_manager.all:
                     self._works(one)
             # Slurm ends the nodes of a cancelled job one after another; the remaining ones report the loss of the
             # others.
@@ -143,31 +143,31 @@ class PeerConnections:
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
         elif op == "memory":
-            self._crew.short_of_memory(pilot)
+            self._pilot_manager.short_of_memory(pilot)
         elif op == "cannot":
             self._policy.cannot(pilot, str(message["text"]), sure=bool(message.get("sure")))
         elif op == "step":
-            self._crew.spawn(self._run_step(pilot, list(map(str, message["command"]))), pilot)
+            self._pilot_manager.spawn(self._run_step(pilot, list(map(str, message["command"]))), pilot)
         elif op == "node_exit":
             if self._policy.node_exited(pilot, int(message["rc"])):
-                self._crew.lost(pilot)
-                self._crew.spawn(self._crew.give_back(pilot), pilot)
+                self._pilot_manager.lost(pilot)
+                self._pilot_manager.spawn(self._pilot_manager.give_back(pilot), pilot)
         else:
             self._backend.received(pilot, message)
 
     async def _run_step(self, pilot: Pilot, command: list[str]) -> None:
         """Runs the step for an agent's node process; the agent learns of its start, but not of its failure."""
-        if said := await self._crew.run_step(pilot, command):
+        if said := await self._pilot_manager.run_step(pilot, command):
             self._policy.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
 
     def _ready(self, pilot: Pilot) -> None:
         if self._policy.is_at_fault(pilot):  # it is being given back: its fault does not lie in its Python
             return
         self._policy.ready()
-        self._crew.ready(pilot)
+        self._pilot_manager.ready(pilot)
 
     def _workers(self) -> list[Peer]:
-        return [worker for pilot in self._crew.all for worker in pilot.workers.values()]
+        return [worker for pilot in self._pilot_manager.all for worker in pilot.workers.values()]
 
     def _leaving(self, pilot: Pilot, at_s: float) -> None:
         """Handles Slurm's notice to the pilot."""
@@ -175,8 +175,8 @@ class PeerConnections:
             pilot.reason = pilot.reason or CANCELLED
         else:
             pilot.reason = pilot.reason or TAKEN
-            self._crew.tell_state(pilot, "leaving", at_s=at_s)
-        self._crew.leave_at_once(pilot)
+            self._pilot_manager.tell_state(pilot, "leaving", at_s=at_s)
+        self._pilot_manager.leave_at_once(pilot)
 
     def _from_step(self, peer: Peer, message: Message) -> None:
         pilot = self._pilot_of(peer)
@@ -193,7 +193,7 @@ class PeerConnections:
     def _works(self, pilot: Pilot) -> None:
         if pilot.workers and not pilot.working:
             pilot.working = True
-            self._crew.tell_state(pilot, "working")
+            self._pilot_manager.tell_state(pilot, "working")
 
     def _from_failing(self, worker: Peer, message: Message) -> None:
         """Takes a worker's error; the worker waits for the reply, so that the report of its end comes after."""
@@ -218,5 +218,5 @@ class PeerConnections:
     def _pilots_by_name(self, hello: Message) -> list[Pilot]:
         """Returns the pilots that a worker's host may name, present or not: it is `LEASE` or `LEASE.INCARNATION`."""
         host = str(hello.get("host", ""))
-        found = (self._crew.pilots.get(lease) for lease in (host, host.rpartition(".")[0]))
+        found = (self._pilot_manager.pilots.get(lease) for lease in (host, host.rpartition(".")[0]))
         return [pilot for pilot in found if pilot is not None]

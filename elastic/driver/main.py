@@ -120,7 +120,7 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
         workers_per_node=spec.workers_per_node,
         up_cost_s=spec.up_cost_s,
         down_cost_s=spec.down_cost_s,
-        held=trainer.crew.held(),
+        held=trainer.pilot_manager.held(),
         wish=spec.wish(settings.features),
         estimates=trainer.estimating.estimates,
     )

@@ -34,7 +34,7 @@ _LOOK_S = 0.5
 
 
 class TrainerEvents(Protocol):
-    """The trainer as the crew needs it."""
+    """The trainer as the pilot manager needs it."""
 
     def log(self, text: str) -> None:
         """Writes one line to the trainer's log."""

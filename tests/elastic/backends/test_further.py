@@ -119,7 +119,7 @@ def test_a_script_runs_to_its_end_on_it_through_real_agents_and_node_processes(
         starter = Starter(f"127.0.0.1:{listening.getsockname()[1]}", secret, tmp_path)
         trainer = trainer_for(settings, lines.append, starter, daemon, driver=KIND.driver)
         hub = Hub(trainer.connections, secret, listening)
-        trainer.crew.on_leases([lease("n1"), lease("n2")])
+        trainer.pilot_manager.on_leases([lease("n1"), lease("n2")])
         ended = await asyncio.wait_for(trainer.serve(), 60)
         hub.close()
         await trainer.stop()
@@ -143,8 +143,8 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
         fields = {"driver": KIND.driver, "ships_in_background": ships}
         trainer = trainer_for(settings_for(tmp_path, f"1-1{state}", "dummy"), print, starter, FakeDaemon(), **fields)
         serving = asyncio.create_task(trainer.serve())
-        trainer.crew.on_leases([lease("n1")])
-        [one] = trainer.crew.all
+        trainer.pilot_manager.on_leases([lease("n1")])
+        [one] = trainer.pilot_manager.all
         await until("placed", lambda: one.state == "placed")
         agent, worker = peer(role="agent", lease=one.lease), peer(role="worker", host=one.host, local_rank=0)
         assert trainer.connections.connected(agent)

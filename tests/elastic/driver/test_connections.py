@@ -21,7 +21,7 @@ from tests.support.waiting import STILL_S
 pytestmark = pytest.mark.slow
 
 
-class Crew:
+class FakePilotManager:
     """The pilots; looking at all of them for one connection is counted."""
 
     def __init__(self, *nodes: str) -> None:
@@ -38,16 +38,16 @@ class Crew:
         self.gone.append(pilot.node)
 
 
-def connections(folder: Path, crew: Crew) -> PeerConnections:
+def connections(folder: Path, pilot_manager: FakePilotManager) -> PeerConnections:
     run = TrainerContext(settings_for(folder), lambda line: None, lambda report: None)
-    policy = FailurePolicy(run, lambda: list(crew.pilots.values()))
-    liveness = Liveness(run, crew)  # type: ignore[arg-type]
-    return PeerConnections(run, None, crew, policy, None, liveness)  # type: ignore[arg-type]
+    policy = FailurePolicy(run, lambda: list(pilot_manager.pilots.values()))
+    liveness = Liveness(run, pilot_manager)  # type: ignore[arg-type]
+    return PeerConnections(run, None, pilot_manager, policy, None, liveness)  # type: ignore[arg-type]
 
 
-def play(folder: Path, crew: Crew, body: Any) -> None:
+def play(folder: Path, pilot_manager: FakePilotManager, body: Any) -> None:
     async def run() -> None:
-        body(connections(folder, crew))
+        body(connections(folder, pilot_manager))
 
     asyncio.run(run())
 
@@ -57,26 +57,26 @@ def worker(host: str, local_rank: int = 0) -> Peer:
 
 
 def test_connections_of_256_nodes_come_and_go_without_a_search_through_all_pilots_each(tmp_path: Path) -> None:
-    crew = Crew(*(f"n{number}" for number in range(256)))
+    pilot_manager = FakePilotManager(*(f"n{number}" for number in range(256)))
 
     def body(hub: PeerConnections) -> None:
-        for pilot in crew.pilots.values():
+        for pilot in pilot_manager.pilots.values():
             pilot.agent = peer(role="agent", lease=pilot.lease)
             workers = [worker(pilot.host, rank) for rank in range(4)]
             assert all(hub.connected(one) for one in workers)
             for one in (*workers, pilot.agent):
                 hub.disconnected(one)
             assert (pilot.agent, pilot.workers, pilot.over.is_set()) == (None, {}, True)
-        assert crew.gone == [f"n{number}" for number in range(256)]
-        assert crew.looked_at_all == 0
+        assert pilot_manager.gone == [f"n{number}" for number in range(256)]
+        assert pilot_manager.looked_at_all == 0
 
-    play(tmp_path, crew, body)
+    play(tmp_path, pilot_manager, body)
 
 
 @pytest.mark.parametrize("node", ["n1", "n1.example.org", "10.0.0.7"])
 def test_a_worker_belongs_to_its_lease_under_its_present_name_alone(tmp_path: Path, node: str) -> None:
-    crew = Crew(node, "n2")
-    pilot = crew.pilots[f"{node}.1"]
+    pilot_manager = FakePilotManager(node, "n2")
+    pilot = pilot_manager.pilots[f"{node}.1"]
     pilot.incarnation = 3
 
     def body(hub: PeerConnections) -> None:
@@ -86,12 +86,12 @@ def test_a_worker_belongs_to_its_lease_under_its_present_name_alone(tmp_path: Pa
         for name in (f"{node}.1.2", f"{node}.2.3", f"{node}.1.3.3", node, ""):
             assert not hub.connected(worker(name)), name
 
-    play(tmp_path, crew, body)
+    play(tmp_path, pilot_manager, body)
 
 
 def test_the_end_of_an_earlier_worker_does_not_disconnect_the_one_that_took_its_place(tmp_path: Path) -> None:
-    crew = Crew("n1")
-    pilot = crew.pilots["n1.1"]
+    pilot_manager = FakePilotManager("n1")
+    pilot = pilot_manager.pilots["n1.1"]
 
     def body(hub: PeerConnections) -> None:
         first = worker(pilot.host)
@@ -105,12 +105,12 @@ def test_the_end_of_an_earlier_worker_does_not_disconnect_the_one_that_took_its_
         hub.disconnected(second)
         assert pilot.workers == {}
 
-    play(tmp_path, crew, body)
+    play(tmp_path, pilot_manager, body)
 
 
 def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_path: Path) -> None:
-    crew = Crew("n1", "n2")
-    pilot = crew.pilots["n1.1"]
+    pilot_manager = FakePilotManager("n1", "n2")
+    pilot = pilot_manager.pilots["n1.1"]
 
     def body(hub: PeerConnections) -> None:
         one = peer(role="worker", host="n1.1", local_rank=1, pid=7)
@@ -131,20 +131,20 @@ def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_p
         hub.disconnected(one)
         assert hub._worker_of(about) is None
 
-    play(tmp_path, crew, body)
+    play(tmp_path, pilot_manager, body)
 
 
 def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
-    crew = Crew("n1")
+    pilot_manager = FakePilotManager("n1")
 
     async def run() -> None:
-        hub = connections(tmp_path, crew)
+        hub = connections(tmp_path, pilot_manager)
         workers = [worker("n1.1", rank) for rank in range(3)]
         for one in workers:
             assert hub.connected(one)
         step = {"op": "step", "step": 1, "samples": 1, "size": 3, "first": False, "saved_step": 0, "saved_samples": 0}
         for one, rank in zip(workers, (2, 1, 0), strict=True):
-            with suppress(AttributeError):  # of a crew that is none
+            with suppress(AttributeError):  # of a pilot manager that is none
                 await hub.received(one, {**step, "rank": rank, "at_s": 0.0, "loss": None, "steps_lost": 0})
         saving = asyncio.create_task(hub._run.saver.save(workers, graceful=False))
         await until("rank 0 is asked", lambda: ops(workers[2]) == ["ship"])
@@ -155,12 +155,12 @@ def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
 
 
 def test_what_an_agent_tells_of_a_want_of_memory_reaches_the_crew(tmp_path: Path) -> None:
-    crew = Crew("n1")
+    pilot_manager = FakePilotManager("n1")
     short: list[str] = []
-    crew.short_of_memory = lambda pilot: short.append(pilot.node)  # type: ignore[attr-defined]
+    pilot_manager.short_of_memory = lambda pilot: short.append(pilot.node)  # type: ignore[attr-defined]
 
     async def run() -> None:
-        hub = connections(tmp_path, crew)
+        hub = connections(tmp_path, pilot_manager)
         await hub.received(peer(role="agent", lease="n1.1"), {"op": "memory"})
 
     asyncio.run(run())

@@ -36,7 +36,7 @@ async def trains(stage: Stage, *nodes: str) -> None:
 
 async def trains_also(stage: Stage, *nodes: str) -> None:
     """The last of the nodes is granted, and the first if it is not there yet."""
-    new = [node for node in nodes if node not in {pilot.node for pilot in stage.trainer.crew.all}]
+    new = [node for node in nodes if node not in {pilot.node for pilot in stage.trainer.pilot_manager.all}]
     stage.grant(*new)
     await stage.warm(*new)
     await stage.trains_on(*nodes)
@@ -81,7 +81,10 @@ def test_a_script_that_fails_three_times_ends_the_trainer_with_its_own_exit_code
         assert not stage.run.result.done()
         await crash(stage, "n1", 42)
 
-    assert play(body) == (42, wording("elastic.policy.failed_and_saved_nothing", times=3, node="n1", how="exit code 42"))
+    assert play(body) == (
+        42,
+        wording("elastic.policy.failed_and_saved_nothing", times=3, node="n1", how="exit code 42"),
+    )
 
 
 def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(play: Play) -> None:  # noqa: F811
@@ -526,8 +529,10 @@ def test_regression_a_script_that_takes_its_group_down_before_it_tells_its_error
         nodes = ("n1", "n2", "n3")
         await trains(stage, *nodes)
         for _ in range(3):
-            first, *peers = [await begins(stage, pilot.node) for pilot in stage.trainer.crew.all if pilot.wanted]
-            failing, *others = [pilot.node for pilot in stage.trainer.crew.all if pilot.wanted]
+            first, *peers = [
+                await begins(stage, pilot.node) for pilot in stage.trainer.pilot_manager.all if pilot.wanted
+            ]
+            failing, *others = [pilot.node for pilot in stage.trainer.pilot_manager.all if pilot.wanted]
             for peer in peers:
                 await stage.says(peer, {"op": "error", "text": lost})
             await stage.says(first, {"op": "error", "text": "ValueError: no such split"})

@@ -48,7 +48,7 @@ async def main():
     listening = listen()
     Hub(connections, SECRET, listening, print, connections.transfers.accept)
     serving = asyncio.create_task(trainer.serve())
-    trainer.crew.on_leases([lease("n1")])
+    trainer.pilot_manager.on_leases([lease("n1")])
     print(listening.getsockname()[1], flush=True)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

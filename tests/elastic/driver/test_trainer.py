@@ -67,10 +67,10 @@ class Stage:
             del self._leases[node]
 
     def publish(self) -> None:
-        self.trainer.crew.on_leases(list(self._leases.values()))
+        self.trainer.pilot_manager.on_leases(list(self._leases.values()))
 
     def pilot(self, node: str) -> Pilot:
-        return next(pilot for pilot in self.trainer.crew.all if pilot.node == node)
+        return next(pilot for pilot in self.trainer.pilot_manager.all if pilot.node == node)
 
     async def connect(self, node: str) -> Peer:
         """The node's agent comes."""
@@ -129,11 +129,11 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             await asyncio.wait_for(body(stage), STILL_S)
             ended = stage.run.result.result() if stage.run.result.done() else None
             stage.run.finish(1, "the test is over")
-            for pilot in stage.trainer.crew.all:
+            for pilot in stage.trainer.pilot_manager.all:
                 pilot.workers.clear()
             await running
             await stage.trainer.stop()
-            assert stage.trainer.crew.all == []
+            assert stage.trainer.pilot_manager.all == []
             return ended
 
         return asyncio.run(run())
@@ -348,13 +348,13 @@ def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(
     async def body(stage: Stage) -> None:
         stage.grant("n1", "n2")
         await stage.warm("n1", "n2")
-        agents = [pilot.agent for pilot in stage.trainer.crew.all if pilot.agent]
+        agents = [pilot.agent for pilot in stage.trainer.pilot_manager.all if pilot.agent]
         stage.run.cancel()
         for agent in agents:
             await stage.says(agent, {"op": "leaving", "at_s": 1.0})
         await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
         assert stage.reports(LeaseReport, state="leaving") == []
-        assert [pilot.reason for pilot in stage.trainer.crew.all] == [wording("elastic.run.cancelled")] * 2
+        assert [pilot.reason for pilot in stage.trainer.pilot_manager.all] == [wording("elastic.run.cancelled")] * 2
 
     assert play(body) == (143, wording("elastic.run.cancelled"))
 
@@ -363,7 +363,7 @@ def test_slurms_notice_after_training_is_complete_is_still_one(play: Play) -> No
     async def body(stage: Stage) -> None:
         stage.grant("n1")
         await stage.warm("n1")
-        [pilot] = stage.trainer.crew.all
+        [pilot] = stage.trainer.pilot_manager.all
         assert pilot.agent
         stage.run.finish(0, "training is complete")
         await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
@@ -544,7 +544,7 @@ def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcomers_bac
         await stage.warm("n2")
         await stage.trains_on("n1", "n2")
         await asyncio.sleep(0.1)
-        assert not any(pilot.expiring for pilot in stage.trainer.crew.all)
+        assert not any(pilot.expiring for pilot in stage.trainer.pilot_manager.all)
         assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "placed", "ready", "ready"]
 
     assert play(body) is None

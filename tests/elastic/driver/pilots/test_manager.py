@@ -11,7 +11,7 @@ import pytest
 
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport
-from elastic.driver.pilots import manager as crews
+from elastic.driver.pilots import manager
 from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.pilots.manager import PilotManager
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 0.0)
+    monkeypatch.setattr(manager, "FAULT_SHOWN_S", 0.0)
 
 
 class Owner:
-    """The trainer, as far as a crew asks for it."""
+    """The trainer, as far as a pilot manager asks for it."""
 
     def __init__(self) -> None:
         self.lost_nodes: list[str] = []
@@ -59,18 +59,20 @@ class Owner:
 
 
 class Stage:
-    """A crew between a fake Slurm and a fake daemon."""
+    """A pilot manager between a fake Slurm and a fake daemon."""
 
     def __init__(self) -> None:
         self.owner, self.starter, self.daemon = Owner(), FakeStarter(), FakeDaemon()
-        self.crew = PilotManager(self.owner, self.starter, self.daemon.report, library="torch")  # type: ignore[arg-type]
+        self.pilot_manager = PilotManager(self.owner, self.starter, self.daemon.report, library="torch")  # type: ignore[arg-type]
 
     def states(self, name: str) -> list[str]:
         return [report.state for report in self.daemon.of(LeaseReport, id=name)]
 
     async def placed(self, node: str) -> Pilot:
-        self.crew.on_leases([lease(other.node) for other in self.crew.pilots.values()] + [lease(node)])
-        pilot = self.crew.pilots[f"{node}.1"]
+        self.pilot_manager.on_leases(
+            [lease(other.node) for other in self.pilot_manager.pilots.values()] + [lease(node)]
+        )
+        pilot = self.pilot_manager.pilots[f"{node}.1"]
         await until("placed", lambda: pilot.state == "placed")
         return pilot
 
@@ -88,7 +90,7 @@ def scene(body: Callable[[Stage], Awaitable[None]]) -> None:
     async def run() -> None:
         stage = Stage()
         await asyncio.wait_for(body(stage), STILL_S)
-        await stage.crew.close()
+        await stage.pilot_manager.close()
         assert stage.owner.errors == []
 
     asyncio.run(run())
@@ -97,10 +99,10 @@ def scene(body: Callable[[Stage], Awaitable[None]]) -> None:
 def test_a_lease_is_placed_once_however_often_it_is_listed() -> None:
     async def body(stage: Stage) -> None:
         for _ in range(3):
-            stage.crew.on_leases([lease("n1")])
+            stage.pilot_manager.on_leases([lease("n1")])
         await until("placed", lambda: stage.states("n1.1") == ["placed"])
         assert stage.starter.placed == ["n1.1"]
-        assert stage.crew.held() == (Held("n1.1", "n1", "job-n1.1"),)
+        assert stage.pilot_manager.held() == (Held("n1.1", "n1", "job-n1.1"),)
 
     scene(body)
 
@@ -108,10 +110,10 @@ def test_a_lease_is_placed_once_however_often_it_is_listed() -> None:
 def test_a_node_that_slurm_refuses_is_reported_refused_and_the_lease_is_over() -> None:
     async def body(stage: Stage) -> None:
         stage.starter.refuse["n1"] = "a regular job wants it"
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         [report] = await until("refused", lambda: stage.daemon.of(LeaseReport, state="refused"))
         assert report.reason == "a regular job wants it"
-        assert (stage.crew.pilots, stage.owner.lost_nodes, stage.crew.held()) == ({}, [], ())
+        assert (stage.pilot_manager.pilots, stage.owner.lost_nodes, stage.pilot_manager.held()) == ({}, [], ())
 
     scene(body)
 
@@ -122,10 +124,10 @@ def test_a_lease_that_has_ended_is_never_carried_out_again() -> None:
         assert pilot.job_id
         stage.starter.end(pilot.job_id)
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
-        stage.crew.on_leases([lease("n1")])
-        assert stage.crew.pilots == {}
+        stage.pilot_manager.on_leases([lease("n1")])
+        assert stage.pilot_manager.pilots == {}
         assert stage.states("n1.1") == ["placed", "ended", "ended"]
-        stage.crew.on_leases([lease("n1", 2)])
+        stage.pilot_manager.on_leases([lease("n1", 2)])
         await until("the node's next lease is", lambda: stage.states("n1.2") == ["placed"])
 
     scene(body)
@@ -134,18 +136,18 @@ def test_a_lease_that_has_ended_is_never_carried_out_again() -> None:
 def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it() -> None:
     async def body(stage: Stage) -> None:
         for number in range(1, 20):
-            stage.crew.on_leases([lease("n1", number)])
-            pilot = stage.crew.pilots[f"n1.{number}"]
+            stage.pilot_manager.on_leases([lease("n1", number)])
+            pilot = stage.pilot_manager.pilots[f"n1.{number}"]
             await until("placed", lambda pilot=pilot: pilot.state == "placed")
             assert pilot.job_id
             stage.starter.end(pilot.job_id)
-            await until("ended", lambda: not stage.crew.pilots)
-            stage.crew.on_leases([lease("n1", number)])
-            assert stage.crew.pilots == {}, "it is still listed"
-        assert stage.crew._ended == {"n1.19"}
+            await until("ended", lambda: not stage.pilot_manager.pilots)
+            stage.pilot_manager.on_leases([lease("n1", number)])
+            assert stage.pilot_manager.pilots == {}, "it is still listed"
+        assert stage.pilot_manager._ended == {"n1.19"}
         assert stage.starter.known == [], "nor does Slurm's side remember its job"
-        stage.crew.on_leases([])
-        assert stage.crew._ended == set()
+        stage.pilot_manager.on_leases([])
+        assert stage.pilot_manager._ended == set()
 
     scene(body)
 
@@ -155,7 +157,7 @@ def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node()
         pilot = await stage.placed("n1")
         assert pilot.job_id
         stage.starter.end(pilot.job_id)
-        await until("ended", lambda: not stage.crew.pilots)
+        await until("ended", lambda: not stage.pilot_manager.pilots)
         assert stage.starter.cancelled == [pilot.job_id]
         assert stage.owner.lost_nodes == ["n1"]
 
@@ -164,7 +166,7 @@ def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node()
 
 def test_a_lease_that_is_revoked_before_it_began_is_reported_ended_and_not_placed() -> None:
     async def body(stage: Stage) -> None:
-        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked")])
         assert stage.states("n1.1") == ["ended"]
         assert stage.starter.placed == []
 
@@ -174,9 +176,9 @@ def test_a_lease_that_is_revoked_before_it_began_is_reported_ended_and_not_place
 def test_a_lease_revoked_while_slurm_places_it_gives_the_node_back_without_an_agent() -> None:
     async def body(stage: Stage) -> None:
         stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
-        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked")])
         stage.starter.hold.set()
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         assert stage.starter.cancelled == ["job-n1.1"]
@@ -187,7 +189,7 @@ def test_a_lease_revoked_while_slurm_places_it_gives_the_node_back_without_an_ag
 def test_a_lease_the_daemon_no_longer_lists_is_given_back() -> None:
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
-        stage.crew.on_leases([])
+        stage.pilot_manager.on_leases([])
         assert pilot.revoked
         assert not pilot.vacate
 
@@ -198,14 +200,14 @@ def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_leaving_
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
         stage.owner.saved.clear()
-        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked")])
         await asyncio.sleep(0)
         assert stage.owner.vacated == []
         assert not pilot.leaving
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
         assert pilot.leaving
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
-        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked")])
         await asyncio.sleep(0)
         assert stage.owner.vacated == ["n1"]
         assert pilot.vacate
@@ -217,12 +219,12 @@ def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_leaving_
 
 
 def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
+    monkeypatch.setattr(manager, "GRACEFUL_LEAVE_S", 0.01)
 
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
         pilot.agent = agent = peer(role="agent")
-        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked")])
         await until("told to end", lambda: ops(agent) == ["end"])
         assert "did not leave" in stage.owner.lines[0]
 
@@ -230,30 +232,30 @@ def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest.Monke
 
 
 def test_a_pilot_has_longer_for_its_step_where_nobody_needs_the_node_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
+    monkeypatch.setattr(manager, "GRACEFUL_LEAVE_S", 0.01)
 
     async def body(stage: Stage) -> None:
         patient, other = await stage.placed("n1"), await stage.placed("n2")
         patient.agent, other.agent = agent, gone = peer(role="agent"), peer(role="agent")
         first = replace(lease("n1", state="revoked"), leave_in_s=30.0)
-        stage.crew.on_leases([first, replace(lease("n2", state="revoked"), leave_in_s=0.0)])
+        stage.pilot_manager.on_leases([first, replace(lease("n2", state="revoked"), leave_in_s=0.0)])
         await until("told to end", lambda: ops(gone) == ["end"])
         assert ops(agent) == []
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
         assert patient.leaving, "the daemon may want it sooner"
 
     scene(body)
 
 
 def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "CONNECT_S", 0.01)
+    monkeypatch.setattr(manager, "CONNECT_S", 0.01)
 
     async def body(stage: Stage) -> None:
         await stage.placed("n1")
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         [crash] = stage.daemon.of(CrashReport)
         assert (crash.node, stage.starter.cancelled[0]) == ("n1", "job-n1.1")
-        assert says(crash.text, "elastic.crew.no_agent_came", node="n1")
+        assert says(crash.text, "elastic.pilot_manager.no_agent_came", node="n1")
 
     scene(body)
 
@@ -261,8 +263,8 @@ def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch:
 def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "CONNECT_S", 0.05)
-    monkeypatch.setattr(crews, "WARM_S", 0.05)
+    monkeypatch.setattr(manager, "CONNECT_S", 0.05)
+    monkeypatch.setattr(manager, "WARM_S", 0.05)
 
     async def body(stage: Stage) -> None:
         warm = await stage.placed("n1")
@@ -272,9 +274,9 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
         await until("given back", lambda: stage.daemon.of(CrashReport))
         assert [report.node for report in stage.daemon.of(CrashReport)] == ["n2"]
         await until("told to end", lambda: ops(cold.agent) == ["end"])  # type: ignore[arg-type]
-        assert says(stage.owner.lines[0], "elastic.crew.no_import", node="n2", library="torch")
+        assert says(stage.owner.lines[0], "elastic.pilot_manager.no_import", node="n2", library="torch")
         stage.starter.end("job-n2.1")
-        await until("ended", lambda: list(stage.crew.pilots) == ["n1.1"])
+        await until("ended", lambda: list(stage.pilot_manager.pilots) == ["n1.1"])
         assert ops(warm.agent) == []
 
     scene(body)
@@ -283,14 +285,14 @@ def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
 def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_one_that_never_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "CONNECT_S", 0.01)
+    monkeypatch.setattr(manager, "CONNECT_S", 0.01)
 
     async def body(stage: Stage) -> None:
         stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
         # In sbatch mode Slurm starts it, and may take longer to answer.
-        pilot = stage.crew.pilots["n1.1"]
+        pilot = stage.pilot_manager.pilots["n1.1"]
         pilot.agent = peer(role="agent")
         assert pilot.warming
         stage.starter.hold.set()
@@ -307,11 +309,11 @@ def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_on
 def test_regression_an_agent_that_was_ready_before_slurms_answer_left_training_when_the_answer_came() -> None:
     async def body(stage: Stage) -> None:
         stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
-        pilot = stage.crew.pilots["n1.1"]
+        pilot = stage.pilot_manager.pilots["n1.1"]
         pilot.agent = peer(role="agent")
-        stage.crew.ready(pilot)
+        stage.pilot_manager.ready(pilot)
         assert (stage.states("n1.1"), pilot.wanted) == ([], False), "the guard may still withdraw it"
         stage.starter.hold.set()
         await until("ready", lambda: stage.states("n1.1") == ["placed", "ready"])
@@ -327,13 +329,13 @@ def test_regression_an_agent_that_was_ready_before_slurms_answer_left_training_w
 def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_its_order() -> None:
     async def body(stage: Stage) -> None:
         stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
-        pilot = stage.crew.pilots["n1.1"]
+        pilot = stage.pilot_manager.pilots["n1.1"]
         pilot.agent = peer(role="agent")
-        stage.crew.ready(pilot)
-        stage.crew.tell_state(pilot, "leaving", at_s=12.0)
-        stage.crew.leave_at_once(pilot)
+        stage.pilot_manager.ready(pilot)
+        stage.pilot_manager.tell_state(pilot, "leaving", at_s=12.0)
+        stage.pilot_manager.leave_at_once(pilot)
         pilot.agent = None  # and it hangs up
         stage.starter.hold.set()
         await until("told", lambda: stage.states("n1.1") == ["placed", "ready", "leaving"])
@@ -341,8 +343,8 @@ def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_it
         [leaving] = stage.daemon.of(LeaseReport, state="leaving")
         assert leaving.at_s == 12.0
         stage.starter.end("job-n1.1")
-        await until("ended", lambda: not stage.crew.pilots)
-        assert stage.crew._early == {}
+        await until("ended", lambda: not stage.pilot_manager.pilots)
+        assert stage.pilot_manager._early == {}
 
     scene(body)
 
@@ -351,17 +353,17 @@ def test_a_pilot_withdrawn_after_its_agent_came_is_told_refused_alone_and_its_ag
     async def body(stage: Stage) -> None:
         stage.starter.hold.clear()
         stage.starter.refuse["n1"] = "withdrawn: " + wording("slurm_plugin.guard.planned", id=7, node="n1", max=1)
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
-        pilot = stage.crew.pilots["n1.1"]
+        pilot = stage.pilot_manager.pilots["n1.1"]
         pilot.agent = agent = peer(role="agent")
-        stage.crew.ready(pilot)
+        stage.pilot_manager.ready(pilot)
         stage.starter.hold.set()
-        await until("refused", lambda: not stage.crew.pilots)
+        await until("refused", lambda: not stage.pilot_manager.pilots)
         assert stage.states("n1.1") == ["refused"]
         assert ops(agent) == ["end"]
         assert stage.owner.lost_nodes == ["n1"]
-        assert stage.crew._early == {}
+        assert stage.pilot_manager._early == {}
 
     scene(body)
 
@@ -372,7 +374,7 @@ def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit_code_
         stage.starter.complaints["n1"] = why
         await stage.placed("n1")
         stage.starter.end("job-n1.1")
-        await until("ended", lambda: not stage.crew.pilots)
+        await until("ended", lambda: not stage.pilot_manager.pilots)
         [crash] = stage.daemon.of(CrashReport)
         assert (crash.node, crash.text) == ("n1", why)
         [ended] = stage.daemon.of(LeaseReport, state="ended")
@@ -386,7 +388,7 @@ def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_and_mad
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The daemon believes nothing of a pilot that Slurm has not shown it."""
-    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 0.2)
+    monkeypatch.setattr(manager, "FAULT_SHOWN_S", 0.2)
 
     async def body(stage: Stage) -> None:
         stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
@@ -395,7 +397,7 @@ def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_and_mad
         await asyncio.sleep(0.05)
         assert stage.daemon.of(CrashReport) == []
         assert stage.starter.cancelled == []
-        await until("ended", lambda: not stage.crew.pilots)
+        await until("ended", lambda: not stage.pilot_manager.pilots)
         assert [report.node for report in stage.daemon.of(CrashReport)] == ["n1"]
         assert stage.states("n1.1") == ["placed", "ended"]
 
@@ -403,28 +405,28 @@ def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_and_mad
 
 
 def test_a_node_whose_agent_failed_is_held_no_longer_once_the_daemon_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 3600.0)
+    monkeypatch.setattr(manager, "FAULT_SHOWN_S", 3600.0)
 
     async def body(stage: Stage) -> None:
         stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
         await stage.placed("n1")
         stage.starter.end("job-n1.1")
         await asyncio.sleep(0.05)
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
-        await until("ended", lambda: not stage.crew.pilots)
+        stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
+        await until("ended", lambda: not stage.pilot_manager.pilots)
 
     scene(body)
 
 
 def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.01)
 
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
         pilot.agent, pilot.workers[0] = agent, worker = peer(role="agent"), peer(role="worker")
         never_back(stage)
-        stage.crew.abandon(pilot, "n1 has not answered for 5 s")
-        stage.crew.abandon(pilot, "nor does it later")
+        stage.pilot_manager.abandon(pilot, "n1 has not answered for 5 s")
+        stage.pilot_manager.abandon(pilot, "nor does it later")
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         [crash] = stage.daemon.of(CrashReport)
         assert (crash.node, crash.text) == ("n1", wording("elastic.liveness.node_silent", node="n1", DRIVER_LOST_S=5))
@@ -434,7 +436,7 @@ def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytes
         assert stage.owner.lost_nodes[0] == "n1"
         assert stage.owner.lines == [
             wording(
-                "elastic.crew.given_back_because",
+                "elastic.pilot_manager.given_back_because",
                 why=wording("elastic.liveness.node_silent", node="n1", DRIVER_LOST_S=5),
             )
         ]
@@ -447,7 +449,7 @@ def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytes
 def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_held_the_lease_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "GONE_S", 0.05)
+    monkeypatch.setattr(manager, "GONE_S", 0.05)
 
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
@@ -460,12 +462,12 @@ def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_held_the
 
 
 def test_regression_an_srun_that_does_not_come_back_kept_a_driver_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.01)
 
     async def body(stage: Stage) -> None:
         await stage.placed("n1")
         never_back(stage)
-        await stage.crew.close()
+        await stage.pilot_manager.close()
         assert stage.states("n1.1") == ["placed", "ended"]
 
     scene(body)
@@ -477,7 +479,7 @@ def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_swallow
             raise KeyError("a fault")
 
         stage.starter.run_agent = broken  # type: ignore[method-assign]
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("told", lambda: stage.owner.errors)
         stage.owner.errors.clear()
 
@@ -488,7 +490,7 @@ def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled() ->
     async def body(stage: Stage) -> None:
         pilot = await stage.placed("n1")
         pilot.agent = agent = peer(role="agent")
-        closing = asyncio.create_task(stage.crew.close())
+        closing = asyncio.create_task(stage.pilot_manager.close())
         await until("told to end", lambda: ops(agent) == ["end"])
         assert stage.starter.cancelled == []
         assert pilot.job_id
@@ -499,18 +501,18 @@ def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled() ->
 
 
 def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.01)
 
     async def body(stage: Stage) -> None:
         await stage.placed("n1")
         pilot = await stage.placed("n2")
         pilot.agent = agent = peer(role="agent")
-        await stage.crew.close()
-        assert stage.crew.pilots == {}
+        await stage.pilot_manager.close()
+        assert stage.pilot_manager.pilots == {}
         assert {"job-n1.1", "job-n2.1"} <= set(stage.starter.cancelled)
         assert stage.starter.closed, "what Slurm has not taken is tried a last time"
         assert ops(agent) == ["end"]
-        stage.crew.on_leases([lease("n3")])
+        stage.pilot_manager.on_leases([lease("n3")])
         assert stage.starter.placed == ["n1.1", "n2.1"]
         assert stage.states("n3.1") == ["ended"]
 
@@ -518,7 +520,7 @@ def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypat
 
 
 def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_ENDED_S", 0.01)
+    monkeypatch.setattr(manager, "_ENDED_S", 0.01)
 
     async def body(stage: Stage) -> None:
         async def away(jobs: list[str]) -> None:
@@ -526,7 +528,7 @@ def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(mon
 
         await stage.placed("n1")
         stage.starter.cancel = away  # type: ignore[method-assign]
-        await asyncio.wait_for(stage.crew.close(), 10)
+        await asyncio.wait_for(stage.pilot_manager.close(), 10)
         assert stage.starter.closed
 
     scene(body)
@@ -535,9 +537,9 @@ def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(mon
 def test_closing_while_slurm_places_a_pilot_leaves_no_allocation() -> None:
     async def body(stage: Stage) -> None:
         stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
-        closing = asyncio.create_task(stage.crew.close())
+        closing = asyncio.create_task(stage.pilot_manager.close())
         await asyncio.sleep(0)
         stage.starter.hold.set()
         await closing
@@ -552,7 +554,7 @@ def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
             raise KeyError("a fault")
 
         stage.starter.place = broken  # type: ignore[method-assign, assignment]
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("told", lambda: stage.owner.errors)
         stage.owner.errors.clear()
 
@@ -562,9 +564,9 @@ def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed() -> None:
 def test_a_pilot_is_asked_for_in_its_leases_partition() -> None:
     async def body(stage: Stage) -> None:
         given = replace(lease("n1"), partition="elastic-cpu", gres="gpu:2")
-        stage.crew.on_leases([given])
+        stage.pilot_manager.on_leases([given])
         await until("placed", lambda: stage.states("n1.1") == ["placed"])
-        pilot = stage.crew.pilots["n1.1"]
+        pilot = stage.pilot_manager.pilots["n1.1"]
         assert (pilot.partition, pilot.gres) == ("elastic-cpu", "gpu:2")
 
     scene(body)
@@ -581,12 +583,12 @@ def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(error: 
             await run_agent(pilot)
 
         stage.starter.run_agent = short  # type: ignore[method-assign]
-        stage.crew.on_leases([lease("n1"), lease("n2")])
+        stage.pilot_manager.on_leases([lease("n1"), lease("n2")])
         await until("n2 is over", lambda: stage.states("n2.1") == ["placed", "ended"])
         assert "job-n2.1" in stage.starter.cancelled, "its allocation is not left behind"
         [report] = stage.daemon.of(LeaseReport, id="n2.1", state="ended")
-        assert report.reason == wording("elastic.crew.not_started", error=error)
-        assert stage.owner.lines == [wording("elastic.crew.given_back", node="n2", reason=report.reason)]
+        assert report.reason == wording("elastic.pilot_manager.not_started", error=error)
+        assert stage.owner.lines == [wording("elastic.pilot_manager.given_back", node="n2", reason=report.reason)]
         assert stage.states("n1.1") == ["placed"]
         assert stage.owner.errors == []
 
@@ -597,15 +599,15 @@ def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(error: 
 def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_state_grows_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, grows: bool
 ) -> None:
-    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.02)
-    monkeypatch.setattr(crews, "SAVING_LEAVE_S", 0.4)
-    monkeypatch.setattr(crews, "_LOOK_S", 0.01)
+    monkeypatch.setattr(manager, "GRACEFUL_LEAVE_S", 0.02)
+    monkeypatch.setattr(manager, "SAVING_LEAVE_S", 0.4)
+    monkeypatch.setattr(manager, "_LOOK_S", 0.01)
 
     async def body() -> None:
         stage = Stage()
         pilot = await stage.placed("n1")
         stage.owner.grows = grows
-        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked")])
         await asyncio.sleep(0.15)
         assert pilot.over.is_set() != grows
         await until("it is given back", pilot.over.is_set)
