@@ -68,7 +68,7 @@ class PeerConnections:
         """Handles a closed connection: an agent's ends its pilot; a worker's end is reported by its agent."""
         self._liveness.gone(peer)
         self._run.saver.gone(peer)
-        self._run.agreement.gone(peer)
+        self._run.save_requests.gone(peer)
         if peer.hello.get("role") == "agent":
             pilot = self._pilot_manager.pilots.get(str(peer.hello.get("lease")))
             if pilot is not None and pilot.agent is peer:
@@ -100,7 +100,7 @@ class PeerConnections:
         elif op == "pong":
             pass  # a sign of life
         elif op in ANSWERS:
-            self._run.agreement.received(peer, message)
+            self._run.save_requests.received(peer, message)
         elif op == "error":
             self._from_failing(peer, message)
         elif op == "fetch":

@@ -15,7 +15,7 @@ from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs
 from elastic.driver.saving.distributed import ByPath
 from elastic.driver.saving.saver import CheckpointSaver
-from elastic.driver.saving.step_barrier import Agreement
+from elastic.driver.saving.step_barrier import SaveRequests
 from elastic.driver.settings import DriverSettings
 from elastic.link.wire import Message
 from elastic.store.store import CheckpointStore
@@ -43,7 +43,7 @@ class TrainerContext:
         self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
         self.generations = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.tell)
         self.saver = CheckpointSaver(self.store)
-        self.agreement = Agreement()
+        self.save_requests = SaveRequests()
         self.progress = TrainerProgress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
         self.by_path = ByPath(self.generations, self.saver.note, self.state_saved, self.progress.costs.saved)
         self.state_saved()

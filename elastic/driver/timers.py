@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from elastic.backends import Kind
-from elastic.base.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, SHIP_EVERY_S
+from elastic.base.timing import BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, SAVE_REQUEST_S, SHIP_EVERY_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
 from elastic.driver.pilots.manager import PilotManager
@@ -89,8 +89,8 @@ class Clockwork:
             workers = [peer for pilot in self._pilot_manager.all if pilot.working for peer in pilot.workers.values()]
             saves.look(self._clock(), bool(workers), progress.groups, progress.losses, progress.costs.save_s or 0.0)
             if saves.due:
-                agreement = self._run.agreement
-                if await agreement.agree(workers, pause=False, limit_s=AGREE_S, worth=saves.worth):
+                requests = self._run.save_requests
+                if await requests.make(workers, pause=False, limit_s=SAVE_REQUEST_S, worth=saves.worth):
                     saves.asked(self._clock())
                 else:
                     wait_s = SHIP_EVERY_S

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from elastic.base.errors import EXIT_LINK_LOST, ElasticError, LinkLostError
 from elastic.base.timing import FAREWELL_S, LINK_LOST_S, REPORT_S
 from elastic.link.channel import BlockingChannel
-from elastic.link.step_barrier import ASKED, StepBarrier
+from elastic.link.step_barrier import QUESTIONS, StepBarrier
 from elastic.link.wire import Message
 from elastic.worker.download import Download, Downloader, answer_of
 from elastic.worker.node_cache import CheckpointOffer
@@ -97,7 +97,7 @@ class DriverLink:
         self.run_id, self.restarts = os.environ.get("BFT_TRAINER", ""), 0
         """The trainer that began this run, and how often the run has resumed from a saved state since."""
         self.pause_requested = threading.Event()
-        self.fence = StepBarrier()
+        self.step_barrier = StepBarrier()
         self.on_abort: Callable[[], None] = lambda: None
         self.on_message: dict[str, Callable[[Message], None]] = {}
         """Other listeners to the driver, by `op`; called by the side thread, so they return at once."""
@@ -315,8 +315,8 @@ class DriverLink:
                 self._send({"op": "pong"})
             elif op == "ship":
                 (self._shipper.ship_soon if message.get("soon") else self._shipper.ask)()
-            elif op in ASKED:
-                if answer := self.fence.answer(message):
+            elif op in QUESTIONS:
+                if answer := self.step_barrier.answer(message):
                     self._send(answer)
             elif op == "unsaved":
                 self._shipper.refused()

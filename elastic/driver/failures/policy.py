@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from bftd.protocol.reports import CrashReport
 from elastic.backends import KINDS
 from elastic.base.errors import EXIT_LINK_LOST
-from elastic.base.timing import AGREE_S, FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SILENT_S
+from elastic.base.timing import FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SAVE_REQUEST_S, SILENT_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.blame import Blame, Verdict
 from elastic.driver.failures.departed import Departures
@@ -59,9 +59,8 @@ class FailurePolicy:
         # A script that reports no steps comes to no step boundary: waiting for one would be in vain.
         boundary, asked = graceful and not self._silent, False
         if boundary and KINDS[self.settings.backend].saves_together:
-            # Without agreement on a step no worker is stopped at one: the others would wait for it in the script's own
-            # save.
-            boundary = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
+            # Unless all accept a step no worker is stopped at one: others would wait for it in the script's own save.
+            boundary = asked = await self._run.save_requests.make(workers, pause=True, limit_s=SAVE_REQUEST_S)
         pause_s = min(PAUSE_S + 2 * self._run.progress.step_s, PAUSE_MOST_S)
         await self._run.saver.save(workers, graceful=boundary, asked=asked, pause_s=pause_s)
         costs.stored(time.monotonic())
