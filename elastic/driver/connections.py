@@ -46,7 +46,7 @@ class PeerConnections:
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; returns False for a name that is not a current pilot's or worker's."""
         if peer.hello.get("role") == "agent":
-            pilot = self._pilot_manager.pilots.get(str(peer.hello.get("lease")))
+            pilot = self._pilot_named(peer.hello)
             if pilot is None or pilot.agent is not None or pilot.over.is_set():
                 peer.send({"op": "end"})
                 return False
@@ -70,7 +70,7 @@ class PeerConnections:
         self._run.saver.gone(peer)
         self._run.save_requests.gone(peer)
         if peer.hello.get("role") == "agent":
-            pilot = self._pilot_manager.pilots.get(str(peer.hello.get("lease")))
+            pilot = self._pilot_named(peer.hello)
             if pilot is not None and pilot.agent is peer:
                 pilot.agent = None
                 self._probes.gone(pilot)
@@ -82,9 +82,9 @@ class PeerConnections:
                 self._pilot_manager.lost(pilot)
             return
         local_rank = int(peer.hello.get("local_rank", -1))
-        for pilot in self._pilots_by_name(peer.hello):
-            if pilot.workers.get(local_rank) is peer:
-                del pilot.workers[local_rank]
+        pilot = self._pilot_named(peer.hello)
+        if pilot is not None and pilot.workers.get(local_rank) is peer:
+            del pilot.workers[local_rank]
         self._run.by_path.gone(peer, self._workers)
 
     async def received(self, peer: Peer, message: Message) -> None:
@@ -92,7 +92,7 @@ class PeerConnections:
         op = message["op"]
         self._liveness.heard(peer)
         if peer.hello.get("role") == "agent":
-            pilot = self._pilot_manager.pilots.get(str(peer.hello["lease"]))
+            pilot = self._pilot_named(peer.hello)
             if pilot is not None:
                 self._from_agent(pilot, message)
         elif op == "step":
@@ -203,20 +203,16 @@ class PeerConnections:
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:
         """Returns the pilot that a worker runs in, if it is one of the present workers there."""
-        host = worker.hello.get("host")
-        return next((one for one in self._pilots_by_name(worker.hello) if host in (one.lease, one.host)), None)
+        pilot = self._pilot_named(worker.hello)
+        return pilot if pilot is not None and worker.hello.get("incarnation", 0) == pilot.incarnation else None
 
     def _worker_of(self, about: Message) -> Peer | None:
         """Returns the present worker that another connection claims to belong to; the claim was proved."""
-        local_rank = about.get("local_rank")
-        for pilot in self._pilots_by_name(about):
-            worker = pilot.workers.get(local_rank) if isinstance(local_rank, int) else None
-            if worker is not None and all(worker.hello.get(key) == about.get(key) for key in ("host", "pid")):
-                return worker
-        return None
+        local_rank, pilot = about.get("local_rank"), self._pilot_named(about)
+        worker = pilot.workers.get(local_rank) if pilot is not None and isinstance(local_rank, int) else None
+        same = worker is not None and all(worker.hello.get(key) == about.get(key) for key in ("incarnation", "pid"))
+        return worker if same else None
 
-    def _pilots_by_name(self, hello: Message) -> list[Pilot]:
-        """Returns the pilots that a worker's host may name, present or not: it is `LEASE` or `LEASE.INCARNATION`."""
-        host = str(hello.get("host", ""))
-        found = (self._pilot_manager.pilots.get(lease) for lease in (host, host.rpartition(".")[0]))
-        return [pilot for pilot in found if pilot is not None]
+    def _pilot_named(self, hello: Message) -> Pilot | None:
+        """Returns the pilot of the lease that a hello names."""
+        return self._pilot_manager.pilots.get(str(hello.get("lease")))

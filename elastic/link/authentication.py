@@ -1,6 +1,6 @@
 """Proof that both ends of a connection know the trainer's secret, and seals on all that follows. Does no I/O.
 
-    peer -> driver   hello: role, host and the like, and a nonce
+    peer -> driver   hello: role, lease and the like, and a nonce
     driver -> peer   challenge: a nonce, and the driver's proof
     peer -> driver   the peer's proof; from here on every message is sealed
 

@@ -90,8 +90,8 @@ class StepBarrier:
     def passed(self, step: int, now_s: float) -> SaveRequest | None:
         """Note that `step` ended at `now_s` (monotonic); returns its request, if any, once it is confirmed.
 
-        The time from a request to the end of the next step contains the cost of the save: it ends at `saved`, or, if that
-        is not called, is all that exceeds a usual step.
+        The time from a request to the end of the next step contains the cost of the save: it ends at `saved`, or, if
+        that is not called, is all that exceeds a usual step.
         """
         with self._news:
             if self._ended_s is not None:

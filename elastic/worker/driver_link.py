@@ -121,9 +121,12 @@ class DriverLink:
 
         Raises OSError, KeyError, and WireError if the other end does not know the trainer's secret.
         """
+        lease_id, incarnation = environ["BFT_LEASE"], int(environ.get("BFT_INCARNATION", "0"))
         about: Message = {
             "role": "worker",
-            "host": environ["BFT_HOST"],
+            "lease": lease_id,
+            "incarnation": incarnation,
+            "host": f"{lease_id}.{incarnation}",  # until 0.2: a driver of 0.1 that outlives an upgrade knows no other
             "local_rank": int(environ["BFT_LOCAL_RANK"]),
             "pid": os.getpid(),
         }

@@ -59,7 +59,7 @@ class HorovodBackend(Backend):
         if self._life is not None and set(pilots).isdisjoint(self._listed.values()):
             # Horovod cannot hand over the state if all old nodes go at once: the state goes by way of the disk.
             await self.suspend()
-        wanted = {pilot.host: pilot for pilot in pilots}
+        wanted = {pilot.horovod_host: pilot for pilot in pilots}
         if self._life is None:
             await self._begin(wanted)
         elif list(wanted) != list(self._listed):
@@ -92,7 +92,7 @@ class HorovodBackend(Backend):
         # Removed workers end by an abort in Horovod's library: after a revocation any code is good.
         planned = self._life is None or rc == 0 or pilot.revoked or pilot.expiring or host not in self._listed
         # After the first crash on a node its other workers are killed: those are no crashes of their own.
-        planned = planned or host != pilot.host
+        planned = planned or host != pilot.horovod_host
         if not planned and pilot.wanted:
             self._services.broke(int(message["step"]), float(message["at_s"]))
             self._services.crashed(pilot, rc)
@@ -230,7 +230,7 @@ class HorovodBackend(Backend):
                 self._life.send(message)
             else:
                 self._broke(pilot, message)
-            if pilot.host not in self._listed and not self.uses(pilot):
+            if pilot.horovod_host not in self._listed and not self.uses(pilot):
                 self._admit()
         self._services.wake()
 
@@ -241,7 +241,7 @@ class HorovodBackend(Backend):
         if self._told.is_set():
             self._told.clear()
             asyncio.get_running_loop().call_later(_BURST_S, self._tell_burst)
-        if pilot.wanted and pilot.host == message["host"]:
+        if pilot.wanted and pilot.horovod_host == message["host"]:
             pilot.incarnation += 1
             pilot.tell({"op": "kill", "host": message["host"]})
 

@@ -221,7 +221,6 @@ def _entry(
     link.close_in_child()
     tunnel.close_in_child()
     environ = {
-        "BFT_HOST": os.environ["BFT_LEASE"],
         "BFT_LOCAL_RANK": str(local_rank),
         "BFT_GENERATION": str(generation),
         # It names the workers' prefix in the store. Agents count their own restarts, so it would differ between nodes.

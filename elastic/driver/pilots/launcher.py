@@ -151,8 +151,8 @@ class Pilot:
     """All tasks of this pilot, the carrier among them."""
 
     @property
-    def host(self) -> str:
-        """The name that the present workers run under; a crashed worker's name is never reused."""
+    def horovod_host(self) -> str:
+        """The host name that Horovod has for the present workers; a crashed worker's name is never reused."""
         return f"{self.lease}.{self.incarnation}"
 
     @property

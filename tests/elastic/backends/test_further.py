@@ -57,7 +57,7 @@ class TestDummy(BackendContract):
     async def form(self, backend: Any, *members: Pilot) -> None:
         await backend.set_members(members)
         for member in members:
-            member.workers[0] = peer(role="worker", host=member.lease, local_rank=0)
+            member.workers[0] = peer(role="worker", lease=member.lease, local_rank=0)
 
     def crash(self, backend: Any, member: Pilot, rc: int, step: int) -> None:
         member.workers.clear()
@@ -146,7 +146,7 @@ def test_what_its_row_says_of_its_output_and_its_state_holds_for_the_trainer(
         trainer.pilot_manager.on_leases([lease("n1")])
         [one] = trainer.pilot_manager.all
         await until("placed", lambda: one.state == "placed")
-        agent, worker = peer(role="agent", lease=one.lease), peer(role="worker", host=one.host, local_rank=0)
+        agent, worker = peer(role="agent", lease=one.lease), peer(role="worker", lease=one.lease, local_rank=0)
         assert trainer.connections.connected(agent)
         assert trainer.connections.connected(worker)
         one.working = one.revoked = True

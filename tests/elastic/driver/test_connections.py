@@ -52,8 +52,8 @@ def play(folder: Path, pilot_manager: FakePilotManager, body: Any) -> None:
     asyncio.run(run())
 
 
-def worker(host: str, local_rank: int = 0) -> Peer:
-    return peer(role="worker", host=host, local_rank=local_rank)
+def worker(lease_id: str, local_rank: int = 0, incarnation: int = 0) -> Peer:
+    return peer(role="worker", lease=lease_id, incarnation=incarnation, local_rank=local_rank)
 
 
 def test_connections_of_256_nodes_come_and_go_without_a_search_through_all_pilots_each(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_connections_of_256_nodes_come_and_go_without_a_search_through_all_pilot
     def body(hub: PeerConnections) -> None:
         for pilot in pilot_manager.pilots.values():
             pilot.agent = peer(role="agent", lease=pilot.lease)
-            workers = [worker(pilot.host, rank) for rank in range(4)]
+            workers = [worker(pilot.lease, rank) for rank in range(4)]
             assert all(hub.connected(one) for one in workers)
             for one in (*workers, pilot.agent):
                 hub.disconnected(one)
@@ -74,17 +74,18 @@ def test_connections_of_256_nodes_come_and_go_without_a_search_through_all_pilot
 
 
 @pytest.mark.parametrize("node", ["n1", "n1.example.org", "10.0.0.7"])
-def test_a_worker_belongs_to_its_lease_under_its_present_name_alone(tmp_path: Path, node: str) -> None:
+def test_a_worker_belongs_to_its_lease_in_its_present_incarnation_alone(tmp_path: Path, node: str) -> None:
     pilot_manager = FakePilotManager(node, "n2")
     pilot = pilot_manager.pilots[f"{node}.1"]
     pilot.incarnation = 3
 
     def body(hub: PeerConnections) -> None:
-        assert hub.connected(worker(f"{node}.1.3"))
-        assert hub.connected(worker(f"{node}.1", 1))
-        assert sorted(pilot.workers) == [0, 1]
-        for name in (f"{node}.1.2", f"{node}.2.3", f"{node}.1.3.3", node, ""):
-            assert not hub.connected(worker(name)), name
+        assert hub.connected(worker(f"{node}.1", incarnation=3))
+        assert sorted(pilot.workers) == [0]
+        for other in (worker(f"{node}.1", incarnation=2), worker(f"{node}.1")):
+            assert not hub.connected(other)
+        for name in (f"{node}.1.3", f"{node}.2", node, ""):
+            assert not hub.connected(worker(name, incarnation=3)), name
 
     play(tmp_path, pilot_manager, body)
 
@@ -94,10 +95,10 @@ def test_the_end_of_an_earlier_worker_does_not_disconnect_the_one_that_took_its_
     pilot = pilot_manager.pilots["n1.1"]
 
     def body(hub: PeerConnections) -> None:
-        first = worker(pilot.host)
+        first = worker(pilot.lease)
         assert hub.connected(first)
         pilot.incarnation += 1
-        second = worker(pilot.host)
+        second = worker(pilot.lease, incarnation=1)
         assert hub.connected(second)
         hub.disconnected(first)
         assert pilot.workers == {0: second}
@@ -113,8 +114,8 @@ def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_p
     pilot = pilot_manager.pilots["n1.1"]
 
     def body(hub: PeerConnections) -> None:
-        one = peer(role="worker", host="n1.1", local_rank=1, pid=7)
-        about = {"role": "state", "host": "n1.1", "local_rank": 1, "pid": 7}
+        one = peer(role="worker", lease="n1.1", incarnation=0, local_rank=1, pid=7)
+        about = {"role": "state", "lease": "n1.1", "incarnation": 0, "local_rank": 1, "pid": 7}
         assert hub._worker_of(about) is None, "nobody is there yet"
         assert hub.connected(one)
         assert hub._worker_of(about) is one
@@ -122,9 +123,10 @@ def test_a_connection_for_a_state_is_that_of_the_present_worker_or_nobodys(tmp_p
             {"pid": 8},
             {"local_rank": 0},
             {"local_rank": "1"},
-            {"host": "n2.1"},
-            {"host": "n1.1.2"},
-            {"host": 1},
+            {"lease": "n2.1"},
+            {"lease": "n1.1.2"},
+            {"lease": 1},
+            {"incarnation": 2},
         ):
             assert hub._worker_of({**about, **odd}) is None, odd
         pilot.incarnation += 1
@@ -154,7 +156,7 @@ def test_rank_0_is_known_by_its_steps_and_asked_first(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), STILL_S))
 
 
-def test_what_an_agent_tells_of_a_want_of_memory_reaches_the_crew(tmp_path: Path) -> None:
+def test_what_an_agent_tells_of_a_want_of_memory_reaches_the_pilot_manager(tmp_path: Path) -> None:
     pilot_manager = FakePilotManager("n1")
     short: list[str] = []
     pilot_manager.short_of_memory = lambda pilot: short.append(pilot.node)  # type: ignore[attr-defined]

@@ -76,7 +76,7 @@ def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DriverLink]]:
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{int(process.stdout.readline())}",
             "BFT_SECRET": SECRET,
-            "BFT_HOST": "n1.1",
+            "BFT_LEASE": "n1.1",
             "BFT_LOCAL_RANK": "0",
             "TMPDIR": str(folder),
         }

@@ -265,7 +265,7 @@ def test_a_driver_that_is_cancelled_still_takes_what_its_workers_saved_last(
     environ = {
         "BFT_DRIVER": f"127.0.0.1:{listening.getsockname()[1]}",
         "BFT_SECRET": settings.secret,
-        "BFT_HOST": "n1.1",
+        "BFT_LEASE": "n1.1",
         "BFT_LOCAL_RANK": "0",
     }
 

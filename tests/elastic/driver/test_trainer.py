@@ -88,7 +88,9 @@ class Stage:
         await self.connections.received(who, message)
 
     async def worker(self, node: str) -> Peer:
-        worker = peer(role="worker", host=self.pilot(node).host, local_rank=0, pid=hash(node) % 10_000)
+        pilot = self.pilot(node)
+        name = {"lease": pilot.lease, "incarnation": pilot.incarnation}
+        worker = peer(role="worker", **name, local_rank=0, pid=hash(node) % 10_000)
         assert self.connections.connected(worker)
         return worker
 
@@ -102,7 +104,15 @@ class Stage:
     def crash(self, node: str, rc: int, early: str = "") -> None:
         pilot = self.pilot(node)
         assert pilot.agent
-        message = {"op": "exit", "host": pilot.host, "local_rank": 0, "rc": rc, "step": -1, "at_s": 0.0, "early": early}
+        message = {
+            "op": "exit",
+            "host": pilot.horovod_host,
+            "local_rank": 0,
+            "rc": rc,
+            "step": -1,
+            "at_s": 0.0,
+            "early": early,
+        }
         self.connections._from_agent(pilot, message)
 
     async def trains_on(self, *nodes: str) -> None:
@@ -434,10 +444,10 @@ def test_a_worker_of_an_incarnation_before_is_turned_away(play: Play) -> None:
         stage.grant("n1")
         await stage.warm("n1")
         pilot = stage.pilot("n1")
-        old = pilot.host
+        old, new = (peer(role="worker", lease=pilot.lease, incarnation=number, local_rank=0) for number in (0, 1))
         pilot.incarnation += 1
-        assert not stage.connections.connected(peer(role="worker", host=old, local_rank=0))
-        assert stage.connections.connected(peer(role="worker", host=pilot.host, local_rank=0))
+        assert not stage.connections.connected(old)
+        assert stage.connections.connected(new)
 
     play(body)
 

@@ -29,13 +29,13 @@ def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:
 def start_worker(life: FakeCompanion, member: Pilot, local_rank: int = 0, host: str | None = None) -> None:
     """Horovod's driver asks for a worker, and it connects."""
     life.on_message(
-        {"op": "start", "host": host or member.host, "local_rank": local_rank, "env": {"HOROVOD_RANK": "0"}}
+        {"op": "start", "host": host or member.horovod_host, "local_rank": local_rank, "env": {"HOROVOD_RANK": "0"}}
     )
-    member.workers[local_rank] = peer(role="worker", host=member.host)
+    member.workers[local_rank] = peer(role="worker", lease=member.lease)
 
 
 def exit_of(member: Pilot, rc: int, local_rank: int = 0, host: str | None = None) -> Message:
-    where = host or member.host
+    where = host or member.horovod_host
     return {"op": "exit", "host": where, "local_rank": local_rank, "rc": rc, "step": 3, "at_s": 1.0}
 
 
@@ -81,7 +81,7 @@ def test_who_is_in_a_group_that_horovod_forms_is_told_by_lease(tmp_path: Path, c
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
-        companions[0].on_message({"op": "formed", "hosts": [n1.host, n2.host]})
+        companions[0].on_message({"op": "formed", "hosts": [n1.horovod_host, n2.horovod_host]})
         assert services.groups == [[n1.lease, n2.lease]]
 
     play(HorovodBackend, tmp_path, body)
@@ -113,7 +113,7 @@ def test_one_crash_on_a_node_of_four_workers_is_one_crash(tmp_path: Path, compan
         for local_rank in range(4):
             start_worker(companions[0], n1, local_rank)
         # One ended by itself; the others of its node are ended by the driver.
-        name = n1.host
+        name = n1.horovod_host
         for local_rank, rc in ((2, 5), (0, -9), (1, -9), (3, -9)):
             backend.received(n1, exit_of(n1, rc, local_rank, name))
         assert services.crashes == [("n1", 5)]
@@ -279,7 +279,7 @@ def test_half_of_256_nodes_lost_in_one_moment_is_one_abort_for_each_survivor_and
         assert len(of(life, "exit")) == 512
         assert len(of(life, "hosts")) == 1
         await backend.set_members(left)
-        assert life.hosts == [one.host for one in left]
+        assert life.hosts == [one.horovod_host for one in left]
         assert [ops(worker) for worker in survivors] == [["abort"]] * 512
 
     play(HorovodBackend, tmp_path, body)
@@ -295,7 +295,7 @@ def test_what_is_lost_after_a_burst_was_told_is_told_too(tmp_path: Path, compani
             one.leaving = True
             backend.lost(one)
             await until("told", lambda count=count: ops(survivor) == ["abort"] * count)  # type: ignore[misc]
-        assert [message["host"] for message in of(companions[0], "exit")] == [n1.host, n2.host]
+        assert [message["host"] for message in of(companions[0], "exit")] == [n1.horovod_host, n2.horovod_host]
 
     play(HorovodBackend, tmp_path, body)
 
@@ -331,7 +331,11 @@ def test_horovod_never_waits_for_more_slots_than_an_allowed_number_of_unequal_no
         members = [pilot(f"n{number}", count) for number, count in enumerate(workers)]
         await backend.set_members(members)
         [listed] = of(companions[0], "hosts")
-        assert listed == {"op": "hosts", "hosts": {one.host: one.workers_per_node for one in members}, "least": least}
+        assert listed == {
+            "op": "hosts",
+            "hosts": {one.horovod_host: one.workers_per_node for one in members},
+            "least": least,
+        }
 
     asyncio.run(run())
 
@@ -380,7 +384,7 @@ def test_the_process_of_a_life_is_there_before_its_nodes_and_again_after_a_suspe
         assert (first.stopped, second.commands) == (True, [])
         assert not backend.running
         await backend.set_members([n1])
-        assert second.hosts == [n1.host]
+        assert second.hosts == [n1.horovod_host]
         await backend.suspend()
         await backend.close()
         assert all(life.stopped for life in companions)

@@ -141,7 +141,7 @@ class Group:
             self.backend.received(node.pilot, message)
 
     def connected(self, peer: Peer) -> bool:
-        node = next(node for node in self.nodes.values() if node.pilot.lease == peer.hello["host"])
+        node = next(node for node in self.nodes.values() if node.pilot.lease == peer.hello["lease"])
         node.pilot.workers[int(peer.hello["local_rank"])] = peer
         return True
 
