@@ -43,7 +43,7 @@ class TrainerServices(Protocol):
     def absent(self, pilot: Pilot, text: str) -> None:
         """Report a ready pilot that does not take part in training, and give it back."""
 
-    def life_failed(self, reason: str) -> None:
+    def workers_failed(self, reason: str) -> None:
         """Note that all workers ended without success and without a reported crash."""
 
     def finish(self, exit_code: int, reason: str) -> None:

@@ -33,7 +33,7 @@ _REST = slice(65, None)
 
 
 def new_secret() -> str:
-    """Return a new secret for one trainer, for one life of its driver."""
+    """Return a new secret for one trainer, for one run of its driver."""
     return secrets.token_hex(SECRET_BYTES)
 
 

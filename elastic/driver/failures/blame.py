@@ -170,7 +170,7 @@ class Blame:
         self._early_ends += 1
         return Verdict("the script's" if self._early_ends >= TRIES else "nobody's", self._early_ends)
 
-    def life_failed(self, at_s: float) -> Verdict:
+    def workers_failed(self, at_s: float) -> Verdict:
         """Judges a group whose workers all ended without success; right after a reported failure it belongs to that."""
         last = self._open[-1] if self._open else None
         if last is None or not last.nodes or last.began_anew:

@@ -293,10 +293,10 @@ class FailurePolicy:
         self._run.report(CrashReport(time.time(), pilot.node, 1, text))
         self._expire(pilot)
 
-    def life_failed(self, reason: str) -> None:
+    def workers_failed(self, reason: str) -> None:
         """See TrainerServices."""
         self._run.log(reason)
-        verdict = self._blame.life_failed(time.monotonic())
+        verdict = self._blame.workers_failed(time.monotonic())
         if verdict.whose == "the script's":
             self.finish(1, f"{reason}, {_times(verdict.count)} {self._since()}")
         self._run.wake()

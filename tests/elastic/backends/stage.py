@@ -89,7 +89,7 @@ class FakeServices:
         self.log(text)
         pilot.expiring = True
 
-    def life_failed(self, reason: str) -> None:
+    def workers_failed(self, reason: str) -> None:
         self.failures.append(reason)
 
     def finish(self, exit_code: int, reason: str) -> None:

@@ -171,9 +171,9 @@ def test_a_script_that_dies_without_a_word_is_told_of_by_the_last_lines_of_its_n
 def test_lives_that_fail_again_and_again_end_the_trainer_too(play: Play) -> None:  # noqa: F811
     async def body(stage: Stage) -> None:
         for _ in range(2):
-            stage.backend._services.life_failed("nobody answered")
+            stage.backend._services.workers_failed("nobody answered")
         assert not stage.run.result.done()
-        stage.backend._services.life_failed("nobody answered")
+        stage.backend._services.workers_failed("nobody answered")
 
     assert play(body) == (1, "nobody answered, 3 times " + wording("elastic.policy.saved_nothing"))
 
@@ -482,14 +482,14 @@ def test_regression_nodes_were_given_back_for_a_rank_that_ended_with_0_early_and
 
     async def body(stage: Stage) -> None:
         await trains(stage, "n1", "n2", "n3")
-        for life in range(1, 4):
+        for attempt in range(1, 4):
             for node in ("n2", "n3"):
                 await stage.says(await begins(stage, node), {"op": "error", "text": LOST})
                 stage.crash(node, 1, early)
             await asyncio.sleep(0)
-            assert stage.run.result.done() == (life == 3)
+            assert stage.run.result.done() == (attempt == 3)
             # A higher step that is saved does not settle it: each group would begin as the one before.
-            await steps(stage, await begins(stage, "n1"), 40 + life, saved=40 + life)
+            await steps(stage, await begins(stage, "n1"), 40 + attempt, saved=40 + attempt)
         assert stage.reports(CrashReport) == []
 
     code, reason = play(body) or (0, "")
@@ -697,11 +697,11 @@ def test_regression_a_script_that_saves_and_never_loads_began_anew_each_time_and
 ) -> None:
     async def body(stage: Stage) -> None:
         await trains(stage, "n1")
-        for life in ("1", "2", "3"):
+        for attempt in ("1", "2", "3"):
             worker = await begins(stage, "n1")
             if loads:
                 await stage.says(worker, {"op": "fetch"})
-            await first_step(stage, worker, 1, 0, life)
+            await first_step(stage, worker, 1, 0, attempt)
             await put(stage.run.store, 43, b"state")
         assert stage.lines.count(NOT_LOADED) == (not loads)
 

@@ -28,11 +28,11 @@ class TestHorovod(BackendContract):
 
     async def form(self, backend: Any, *members: Pilot) -> None:
         await backend.set_members(members)
-        life = FakeCompanion.made[-1]
+        run = FakeCompanion.made[-1]
         self.pilots |= {member.lease: member for member in members}
         for member in members:
             if not backend.uses(member):
-                life.on_message(
+                run.on_message(
                     {"op": "start", "host": member.horovod_host, "local_rank": 0, "env": {"HOROVOD_RANK": "0"}},
                 )
                 member.workers[0] = peer(role="worker", lease=member.lease, local_rank=0)

@@ -26,9 +26,9 @@ def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:
     return FakeCompanion.made
 
 
-def start_worker(life: FakeCompanion, member: Pilot, local_rank: int = 0, host: str | None = None) -> None:
+def start_worker(run: FakeCompanion, member: Pilot, local_rank: int = 0, host: str | None = None) -> None:
     """Horovod's driver asks for a worker, and it connects."""
-    life.on_message(
+    run.on_message(
         {"op": "start", "host": host or member.horovod_host, "local_rank": local_rank, "env": {"HOROVOD_RANK": "0"}}
     )
     member.workers[local_rank] = peer(role="worker", lease=member.lease)
@@ -39,7 +39,7 @@ def exit_of(member: Pilot, rc: int, local_rank: int = 0, host: str | None = None
     return {"op": "exit", "host": where, "local_rank": local_rank, "rc": rc, "step": 3, "at_s": 1.0}
 
 
-def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
+def test_horovod_gets_the_wanted_hosts_in_one_run_that_grows_and_shrinks(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
@@ -48,10 +48,10 @@ def test_horovod_gets_the_wanted_hosts_in_one_life_that_grows_and_shrinks(
         await backend.set_members([n1, n2, n3])
         await backend.set_members([n2, n3])
         await backend.set_members([n2, n3])
-        [life] = companions
-        assert life.argv[1:] == ["elastic.backends.horovod.life"]
-        assert life.commands[0] == {"op": "begin", "ranks": 16}
-        assert [list(m["hosts"]) for m in life.commands if m["op"] == "hosts"] == [
+        [run] = companions
+        assert run.argv[1:] == ["elastic.backends.horovod.elastic_run"]
+        assert run.commands[0] == {"op": "begin", "ranks": 16}
+        assert [list(m["hosts"]) for m in run.commands if m["op"] == "hosts"] == [
             ["n1.1.0", "n2.1.0"],
             ["n1.1.0", "n2.1.0", "n3.1.0"],
             ["n2.1.0", "n3.1.0"],
@@ -91,17 +91,17 @@ def test_a_crashed_workers_host_comes_back_under_another_name(tmp_path: Path, co
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
-        [life] = companions
-        start_worker(life, n1)
-        start_worker(life, n2)
+        [run] = companions
+        start_worker(run, n1)
+        start_worker(run, n2)
         survivor = n2.workers[0]
         backend.received(n1, exit_of(n1, -9))
         assert services.crashes == [("n1", -9)]
         await until("told", lambda: ops(survivor))
         assert ops(survivor) == ["abort"]
-        assert life.commands[-1] == {"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": -9}
+        assert run.commands[-1] == {"op": "exit", "host": "n1.1.0", "local_rank": 0, "rc": -9}
         await backend.set_members([n1, n2])
-        assert life.hosts == ["n1.1.1", "n2.1.0"]
+        assert run.hosts == ["n1.1.1", "n2.1.0"]
 
     play(HorovodBackend, tmp_path, body)
 
@@ -127,9 +127,9 @@ def test_the_abort_of_a_removed_worker_is_success(tmp_path: Path, companions: li
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await backend.set_members([n1, n2])
-        [life] = companions
-        start_worker(life, n1)
-        start_worker(life, n2)
+        [run] = companions
+        start_worker(run, n1)
+        start_worker(run, n2)
         survivor = n2.workers[0]
         n1.revoked = True
         await backend.set_members([n2])
@@ -186,7 +186,7 @@ def test_training_is_complete_when_every_rank_ended_well(
     play(HorovodBackend, tmp_path, body)
 
 
-def test_a_life_in_which_one_worker_ended_with_0_before_the_others_is_a_failure_that_names_it(
+def test_a_run_in_which_one_worker_ended_with_0_before_the_others_is_a_failure_that_names_it(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
@@ -218,7 +218,7 @@ def test_regression_a_script_that_ended_with_0_in_its_sigterm_handler_was_one_th
     play(HorovodBackend, tmp_path, body)
 
 
-def test_a_life_that_ends_by_itself_is_a_failure_and_the_next_uses_new_names(
+def test_a_run_that_ends_by_itself_is_a_failure_and_the_next_uses_new_names(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
@@ -249,14 +249,14 @@ def test_a_suspension_after_a_crash_does_not_wait_for_a_step_boundary(
     play(HorovodBackend, tmp_path, body)
 
 
-def started(life: FakeCompanion, *members: Pilot) -> None:
+def started(run: FakeCompanion, *members: Pilot) -> None:
     for member in members:
         for local_rank in range(member.workers_per_node):
-            start_worker(life, member, local_rank)
+            start_worker(run, member, local_rank)
 
 
-def of(life: FakeCompanion, op: str) -> list[Message]:
-    return [message for message in life.commands if message["op"] == op]
+def of(run: FakeCompanion, op: str) -> list[Message]:
+    return [message for message in run.commands if message["op"] == op]
 
 
 def test_half_of_256_nodes_lost_in_one_moment_is_one_abort_for_each_survivor_and_one_new_list(
@@ -265,8 +265,8 @@ def test_half_of_256_nodes_lost_in_one_moment_is_one_abort_for_each_survivor_and
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
         pilots = [pilot(f"n{number}", 4) for number in range(256)]
         await backend.set_members(pilots)
-        [life] = companions
-        started(life, *pilots)
+        [run] = companions
+        started(run, *pilots)
         lost, left = pilots[::2], pilots[1::2]
         survivors = [worker for one in left for worker in one.workers.values()]
         for one in lost:
@@ -276,10 +276,10 @@ def test_half_of_256_nodes_lost_in_one_moment_is_one_abort_for_each_survivor_and
         # What the trainer wanted before the last of them was lost is not carried out any more.
         await backend.set_members([*left, lost[-1]])
         assert [ops(worker) for worker in survivors] == [["abort"]] * 512
-        assert len(of(life, "exit")) == 512
-        assert len(of(life, "hosts")) == 1
+        assert len(of(run, "exit")) == 512
+        assert len(of(run, "hosts")) == 1
         await backend.set_members(left)
-        assert life.hosts == [one.horovod_host for one in left]
+        assert run.hosts == [one.horovod_host for one in left]
         assert [ops(worker) for worker in survivors] == [["abort"]] * 512
 
     play(HorovodBackend, tmp_path, body)
@@ -348,15 +348,15 @@ def test_a_node_given_back_is_no_guest_of_the_rendezvous_once_its_last_worker_ha
         for one, address in ((n1, "10.0.0.1"), (n2, "10.0.0.2")):
             one.agent.writer.get_extra_info = lambda _, address=address: (address, 1)  # type: ignore
         await backend.set_members([n1, n2])
-        [life] = companions
-        started(life, n1, n2)
+        [run] = companions
+        started(run, n1, n2)
         await backend.set_members([n2])
         # A worker that leaves in order asks the rendezvous once more.
         backend.received(n1, exit_of(n1, 0, 0))
-        assert [told["addresses"] for told in of(life, "guests")] == [["10.0.0.1", "10.0.0.2"]]
+        assert [told["addresses"] for told in of(run, "guests")] == [["10.0.0.1", "10.0.0.2"]]
         n1.agent = None
         backend.received(n1, exit_of(n1, -6, 1))
-        assert [told["addresses"] for told in of(life, "guests")][1:] == [["10.0.0.2"]]
+        assert [told["addresses"] for told in of(run, "guests")][1:] == [["10.0.0.2"]]
 
     play(HorovodBackend, tmp_path, body)
 
@@ -371,11 +371,11 @@ def test_the_rendezvous_knows_its_guests_before_horovod_starts_workers_there(
     play(HorovodBackend, tmp_path, body)
 
 
-def test_the_process_of_a_life_is_there_before_its_nodes_and_again_after_a_suspension(
+def test_the_process_of_an_elastic_run_is_there_before_its_nodes_and_again_after_a_suspension(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
-        assert [life.commands for life in companions] == [[]]
+        assert [run.commands for run in companions] == [[]]
         n1 = pilot("n1")
         await backend.set_members([n1])
         assert len(companions) == 1
@@ -387,12 +387,12 @@ def test_the_process_of_a_life_is_there_before_its_nodes_and_again_after_a_suspe
         assert second.hosts == [n1.horovod_host]
         await backend.suspend()
         await backend.close()
-        assert all(life.stopped for life in companions)
+        assert all(run.stopped for run in companions)
 
     play(HorovodBackend, tmp_path, body)
 
 
-def test_a_process_that_ended_before_its_life_began_is_replaced_and_fails_nothing(
+def test_a_process_that_ended_before_its_run_began_is_replaced_and_fails_nothing(
     tmp_path: Path, companions: list[FakeCompanion]
 ) -> None:
     async def body(backend: HorovodBackend, services: FakeServices) -> None:
