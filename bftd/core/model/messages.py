@@ -10,7 +10,6 @@ from bftd.core.model.decisions import (
     Cancelled,
     CancellingStopped,
     Decision,
-    Deed,
     Ended,
     ForeignPilots,
     GaveBack,
@@ -34,6 +33,7 @@ from bftd.core.model.decisions import (
     Started,
     Stays,
     Suspended,
+    TrainerDecision,
     Tried,
     Waits,
 )
@@ -74,39 +74,43 @@ def sentence(decision: Decision, mood: Mood = "indicative") -> str:
     return f"{decision.who} {verb}{_rest(decision)}"
 
 
-def _rest(deed: Deed) -> str:
+def _rest(decision: TrainerDecision) -> str:
     """Return the part of the sentence after the verb."""
-    match deed:
+    match decision:
         case Started() | Resumed():
-            return f"{changes.begun(deed.size, fold(deed.added), deed.on)}: {_rate(deed)}"
+            return f"{changes.begun(decision.size, fold(decision.added), decision.on)}: {_rate(decision)}"
         case Grew():
-            return f"{changes.grown(deed.before, deed.before + len(deed.added), fold(deed.added))}: {_gain(deed)}"
+            size = decision.before + len(decision.added)
+            return f"{changes.grown(decision.before, size, fold(decision.added))}: {_gain(decision)}"
         case Shrank():
-            return f"{changes.shrunk(deed.before, deed.before - len(deed.dropped), fold(deed.dropped))}: {deed.why}"
+            size = decision.before - len(decision.dropped)
+            return f"{changes.shrunk(decision.before, size, fold(decision.dropped))}: {decision.why}"
         case Suspended():
-            return f" {fold(deed.dropped)}: {deed.why}"
+            return f" {fold(decision.dropped)}: {decision.why}"
         case GaveBack():
-            return f" {fold(deed.lost)} ({_still(deed.left)}): {deed.why}"
+            return f" {fold(decision.lost)} ({_still(decision.left)}): {decision.why}"
         case Left():
-            by = f" by {deed.by}" if deed.by else ""
-            return f" {fold(deed.lost)}{by} to {deed.to}, which can start there ({_still(deed.left)})"
+            by = f" by {decision.by}" if decision.by else ""
+            return f" {fold(decision.lost)}{by} to {decision.to}, which can start there ({_still(decision.left)})"
         case Stays():
-            return f" at {nodes(deed.held)}: {deed.why}"
+            return f" at {nodes(decision.held)}: {decision.why}"
         case Keeps():
             return (
-                f" {nodes(deed.held)}: {deed.more} more would add {deed.gain:.3g} samples/s, which over the next "
-                f"{deed.t_fwd_s:.0f} s does not outweigh {deed.stall_s:.1f} s of stall"
+                f" {nodes(decision.held)}: {decision.more} more would add {decision.gain:.3g} samples/s, which over "
+                f"the next {decision.t_fwd_s:.0f} s does not outweigh {decision.stall_s:.1f} s of stall"
             )
         case GetsFirst():
-            return f" within {deed.within_s:.0f} s: its user has had none for {deed.waited_s:.0f} s"
+            return f" within {decision.within_s:.0f} s: its user has had none for {decision.waited_s:.0f} s"
         case Tried():
-            return f" on {nodes(deed.nodes)} for {deed.for_s:.0f} s, after {deed.held}, to learn how it scales"
+            return (
+                f" on {nodes(decision.nodes)} for {decision.for_s:.0f} s, after {decision.held}, to learn how it scales"
+            )
         case Saved():
-            return f" to disk at step {deed.step}"
+            return f" to disk at step {decision.step}"
         case Ended():
-            return f" with exit code {deed.exit_code}{_because(deed.why)}"
+            return f" with exit code {decision.exit_code}{_because(decision.why)}"
         case Waits() | Lost() | Cancelled():
-            return _because(deed.why)
+            return _because(decision.why)
 
 
 def _notice(notice: Notice) -> str:
@@ -145,17 +149,17 @@ def _still(left: int) -> str:
     return f"{nodes(left)} left" if left else "none is left"
 
 
-def _rate(deed: Started | Resumed) -> str:
-    if deed.samples_per_s is None:
+def _rate(decision: Started | Resumed) -> str:
+    if decision.samples_per_s is None:
         return UNKNOWN_SPEED
-    return f"{_about(deed.seen)}{deed.samples_per_s:.3g} samples/s expected"
+    return f"{_about(decision.seen)}{decision.samples_per_s:.3g} samples/s expected"
 
 
-def _gain(deed: Grew) -> str:
-    if deed.gain is None:
+def _gain(decision: Grew) -> str:
+    if decision.gain is None:
         return UNKNOWN_SPEED
-    gain = f"{_about(deed.seen)}+{deed.gain:.3g} samples/s"
-    return f"{gain} over the next {deed.t_fwd_s:.0f} s outweigh {deed.stall_s:.1f} s of stall"
+    gain = f"{_about(decision.seen)}+{decision.gain:.3g} samples/s"
+    return f"{gain} over the next {decision.t_fwd_s:.0f} s outweigh {decision.stall_s:.1f} s of stall"
 
 
 def _about(seen: bool) -> str:
