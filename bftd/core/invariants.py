@@ -75,10 +75,12 @@ def _check_plan(state: State) -> None:
 
 
 def _check_classes(state: State, trainer: Trainer, nodes: Collection[str]) -> None:
-    known, wish = state.pool.classes, trainer.request.wish
+    known, requirements = state.pool.classes, trainer.request.requirements
     kinds = {state.pool.nodes[node].node_class for node in nodes} if known else set()
-    _require(wish.mix or len(kinds) < 2, f"S6: {trainer.id} is planned on the classes {', '.join(sorted(kinds))}")
-    may_use = classes.usable(known, wish, trainer.request.partition)
+    _require(
+        requirements.mix or len(kinds) < 2, f"S6: {trainer.id} is planned on the classes {', '.join(sorted(kinds))}"
+    )
+    may_use = classes.usable(known, requirements, trainer.request.partition)
     _require(kinds.issubset(may_use), f"S6: {trainer.id} is planned on nodes that it did not ask for")
 
 

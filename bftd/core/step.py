@@ -72,7 +72,7 @@ def fold(
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events) and plan
     barred_now = turn.pool.barred != state.pool.barred
     if turn.pool.seen and (((turn.plan_due or outdated) and planned_now) or barred_now):
-        _confine(turn)
+        _apply_admin_limits(turn)
         replan(turn, solve)
         turn.plan_due = False
     return turn.close()
@@ -87,20 +87,20 @@ def _on_tick(turn: Draft, event: Tick) -> None:
 
     `Turn.may_grow` notices that a snapshot has become too old to grow on.
     """
-    _confine(turn)
+    _apply_admin_limits(turn)
     earmarks.leave(turn)
 
 
 def _on_paused(turn: Draft, event: Paused) -> None:
     admin_limits.pause(turn, event)
-    _confine(turn)
+    _apply_admin_limits(turn)
 
 
-def _confine(turn: Draft) -> None:
+def _apply_admin_limits(turn: Draft) -> None:
     """Keep barred nodes out of the pool, and take back those that are lent."""
     if turn.pool.seen:
         before = turn.pool
-        admin_limits.confine(turn, before.barred)
+        admin_limits.apply(turn, before.barred)
         if turn.pool.barred != before.barred:
             observation.record_change(turn, before)
             observation.take_back_lost_nodes(turn)
@@ -114,7 +114,7 @@ def _on_configured(turn: Draft, event: Configured) -> None:
     turn.settings = event.settings
     turn.failed_solvers = {}  # the fault may be mended, or the solver no longer asked for
     turn.plan_due = True
-    _confine(turn)
+    _apply_admin_limits(turn)
     if event.reloaded:
         turn.alarms.clear()
         turn.cancels = Cancels()

@@ -21,8 +21,8 @@ from bftd.protocol.bounds import (
 from bftd.protocol.curves import CurveEstimate, Points
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
+from bftd.protocol.requirements import Requirements
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import Requirements
 
 # The id stands in URLs and in lease lists.
 _TRAINER_ID = re.compile(rf"[A-Za-z0-9._+-]{{1,{TRAINER_ID_MOST}}}")
@@ -71,7 +71,7 @@ class Registration:
     down_cost_s: float | None = None
     warm_up_s: float | None = None
     held: tuple[Held, ...] = field(default=())
-    wish: Requirements = field(default=Requirements())
+    requirements: Requirements = field(default=Requirements(), metadata={"old_name": "wish"})  # in ledgers, until 0.2
     estimates: tuple[CurveEstimate, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class Registration:
             "down_cost_s": self.down_cost_s,
             "warm_up_s": self.warm_up_s,
             "held": [held.to_json() for held in self.held],
-            **self.wish.to_fields(),
+            **self.requirements.to_fields(),
             "estimates": [estimate.to_json() for estimate in self.estimates],
         }
 
@@ -119,7 +119,7 @@ class Registration:
             down_cost_s=told.number("down_cost_s", None),
             warm_up_s=told.number("warm_up_s", None),
             held=tuple(map(Held.from_json, told.items("held", held_most))),
-            wish=Requirements.read(told),
+            requirements=Requirements.read(told),
             estimates=curves.estimates(told, "estimates"),
         )
 

@@ -63,7 +63,7 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
 def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
     """Return the classes of nodes that a trainer may use, for its driver."""
     known = state.pool.classes
-    names = classes.usable(known, item.request.wish, item.request.partition)
+    names = classes.usable(known, item.request.requirements, item.request.partition)
     told = [known[name] for name in names if len(name) <= NAME_MOST][:CLASSES_MOST]
     return tuple(NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in told)
 

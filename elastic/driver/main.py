@@ -121,7 +121,7 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
         up_cost_s=spec.up_cost_s,
         down_cost_s=spec.down_cost_s,
         held=trainer.pilot_manager.held(),
-        wish=spec.wish(settings.features),
+        requirements=spec.requirements(settings.features),
         estimates=trainer.estimating.estimates,
     )
 

@@ -6,8 +6,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
+from bftd.protocol.requirements import FEATURE, GPU_TYPE, TYPES_MOST, Requirements
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import FEATURE, GPU_TYPE, TYPES_MOST, Requirements
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.base.timing import FROZEN_LEAST_S, FROZEN_S
@@ -124,7 +124,7 @@ class ElasticSpec:
         """The seconds without an answer or a sign of life after which a worker counts as frozen."""
         return max(FROZEN_LEAST_S, self.frozen_s if self.frozen_s is not None else FROZEN_S)
 
-    def wish(self, features: tuple[str, ...]) -> Requirements:
+    def requirements(self, features: tuple[str, ...]) -> Requirements:
         """Return what is asked of the nodes, including the features that `--constraint` names."""
         return Requirements(self.gpu, self.gpus, features, self.mix, self.without)
 

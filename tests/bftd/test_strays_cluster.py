@@ -180,7 +180,7 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
     # a user writes what he likes into a comment
     forged = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.4 @beef0123")
     refused = bftd(open_folder / "with", sandbox, "--take-over")
-    told = wording("service.neighbours.left_alone", word="beef0123", jobs=f"job {forged} of nobody")
+    told = wording("service.other_daemons.left_alone", word="beef0123", jobs=f"job {forged} of nobody")
     assert (refused.returncode, refused.stderr) == (2, f"bftd: {told}\n")
     with daemon(open_folder / "without", sandbox, "root", operator=False) as client:
         until("it is named", lambda: forged in strays(client), logs)
@@ -201,7 +201,7 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
         assert runs(forged)
     taken = bftd(open_folder / "with", sandbox, "--take-over")
     jobs = f"jobs {', '.join(sorted([forged, theirs]))} of games, nobody"
-    assert taken.stdout == wording("service.neighbours.taken_over", word="beef0123", jobs=jobs) + "\n"
+    assert taken.stdout == wording("service.other_daemons.taken_over", word="beef0123", jobs=jobs) + "\n"
     with daemon(open_folder / "with", sandbox, "root", operator=True) as client:
         until("it is named", lambda: theirs in strays(client), logs)
         assert client.status()["hold"] is None

@@ -294,7 +294,7 @@ def _classes_here(spec: ElasticSpec, config_path: str | None) -> list[NodeKind]:
 
     settings = configuration.load_found(config_path)
     known = submit.classes_of(settings, common.slurm_client(settings))
-    kinds = [known[name] for name in usable(known, spec.wish(()), "")]
+    kinds = [known[name] for name in usable(known, spec.requirements(()), "")]
     return [NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in kinds]
 
 

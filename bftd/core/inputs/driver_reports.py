@@ -218,7 +218,7 @@ def _progress(turn: Draft, trainer: Trainer, report: ProgressReport) -> None:
 
 def _class(turn: Draft, trainer: Trainer) -> str:
     """Return the class of the nodes that a trainer works on; "" if there is one class, or the trainer may mix them."""
-    if len(turn.pool.classes) < 2 or trainer.request.wish.mix:
+    if len(turn.pool.classes) < 2 or trainer.request.requirements.mix:
         return ""
     works = {turn.class_of(lease.node) for lease in turn.leases_of(trainer.id) if lease.phase == "working"}
     return works.pop() if len(works) == 1 else ""

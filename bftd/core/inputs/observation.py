@@ -47,7 +47,7 @@ def observe(turn: Draft, view: PoolView) -> None:
         turn.elders = frozenset(map(orphan_jobs.whole, view.job_ids))
     turn.watched_s = min(turn.watched_s, view.time_s)
     turn.pool = view
-    admin_limits.confine(turn, before.barred)
+    admin_limits.apply(turn, before.barred)
     changed |= turn.pool.barred != before.barred
     turn.plan_due |= not before.counted_on <= view.counted_on
     if not before.seen:  # recorded before its change: at the first look nobody can tell since when anything has changed

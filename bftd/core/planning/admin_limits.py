@@ -1,4 +1,4 @@
-"""The pool as the site confines it: by pauses, by the hours of harvesting, and by a bound on all trainers together.
+"""The limits that the site sets on the pool: pauses, the hours of harvesting, and a bound on all trainers together.
 
 A barred node leaves the pool like a node that Slurm needs, except that nobody waits for it. A pause with `release` asks
 nodes back at once, as Slurm would: they are then free within the bound that is set for giving back.
@@ -73,7 +73,7 @@ def release(turn: Draft) -> set[str]:
     return {trainer for trainer, _ in lost}
 
 
-def confine(turn: Draft, before: Set[str] = frozenset()) -> None:
+def apply(turn: Draft, before: Set[str] = frozenset()) -> None:
     """Take barred nodes out of the draft's pool; a barred node stays barred until the next snapshot.
 
     `before` are the nodes that were barred at the last one.
@@ -175,9 +175,11 @@ def _unchosen(turn: Draft, free: list[PoolNode], count: int) -> list[PoolNode]:
 
 def _kinds(turn: Draft, trainer: Trainer, mine: tuple[str, ...], free: dict[str, int], wanted: int) -> tuple[str, ...]:
     """Return the classes that a trainer may be lent more of: unless it mixes, only one, that of its nodes if any."""
-    wish = trainer.request.wish
-    names = tuple(name for name in classes.usable(turn.pool.classes, wish, trainer.request.partition) if name in free)
-    if wish.mix:
+    requirements = trainer.request.requirements
+    names = tuple(
+        name for name in classes.usable(turn.pool.classes, requirements, trainer.request.partition) if name in free
+    )
+    if requirements.mix:
         return names
     if mine:
         return tuple({turn.class_of(node) for node in mine}.intersection(names))

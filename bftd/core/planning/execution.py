@@ -198,7 +198,7 @@ def _growth(turn: Draft, trainer: Trainer, held: int, added: list[str], points: 
     after = held + len(added)
     known = trainer.knowledge.rate_per_node is not None
     seen = any(size == after for size, _ in trainer.knowledge.seen)
-    if known and trainer.knowledge.by_class and not trainer.request.wish.mix:
+    if known and trainer.knowledge.by_class and not trainer.request.requirements.mix:
         points = learning.curve(trainer.knowledge, trainer.sizes.high, node_class=turn.class_of(added[0]))
     rate = milp.interpolate(points, after)
     if held < trainer.sizes.low:
@@ -230,8 +230,8 @@ def _free_for(turn: Draft, trainer: Trainer, held: Sequence[str], free: Counter[
     known = turn.pool.classes
     if not known:
         return free.total()
-    names = classes.usable(known, trainer.request.wish, trainer.request.partition)
-    if trainer.request.wish.mix:
+    names = classes.usable(known, trainer.request.requirements, trainer.request.partition)
+    if trainer.request.requirements.mix:
         return sum(free[name] for name in names)
     if held:
         names = tuple({turn.class_of(node) for node in held})

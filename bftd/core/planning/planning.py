@@ -121,12 +121,12 @@ def _fitting(turn: Draft, trainer: Trainer, nodes: list[str]) -> list[str]:
     may_use = usable_classes(turn, trainer)
     class_of = {node: turn.class_of(node) for node in nodes}
     nodes = [node for node in nodes if class_of[node] in may_use]
-    return nodes if trainer.request.wish.mix else classes.largest(nodes, class_of)
+    return nodes if trainer.request.requirements.mix else classes.largest(nodes, class_of)
 
 
 def usable_classes(turn: Draft, trainer: Trainer) -> tuple[str, ...]:
     """Return the classes of nodes that a trainer may use."""
-    return classes.usable(turn.pool.classes, trainer.request.wish, trainer.request.partition)
+    return classes.usable(turn.pool.classes, trainer.request.requirements, trainer.request.partition)
 
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
@@ -239,7 +239,7 @@ def _on_classes(
 ) -> TrainerSpec:
     """Return the trainer for a pool of several classes: the classes that it may use, and its curve on each."""
     only = tuple(may_use) if len(may_use) < len(kinds) else None
-    if trainer.request.wish.mix:
+    if trainer.request.requirements.mix:
         return replace(spec, mixes_classes=True, only_classes=only)
     if not trainer.knowledge.by_class:  # all classes are assumed to be as fast
         return replace(spec, only_classes=only)
