@@ -275,7 +275,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class OrphanJob:
     """A job of the harvested partition without a lease."""
 
     job_id: str = ""
@@ -284,6 +284,9 @@ class Stray:
     nodes: tuple[str, ...] = ()
     since_s: float = 0.0
     cancelled: bool = False
+
+
+Stray = OrphanJob  # its name until 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +333,8 @@ class Window(Shown):
 class Status(Shown):
     """The daemon now: nodes in groups, trainers, pauses and limits, the last decisions, and counters.
 
-    `used_node_seconds` is the older name of `held_node_seconds`, and the only one that older daemons send.
+    `used_node_seconds` is the older name of `held_node_seconds`, and `strays` that of `orphan_jobs` (until 0.2): older
+    daemons send no other.
     """
 
     time_s: float = 0.0
@@ -341,7 +345,8 @@ class Status(Shown):
     groups: tuple[NodeGroup, ...] = key("node_groups", ())
     nodes: tuple[Node, ...] = ()
     trainers: tuple[Trainer, ...] = ()
-    strays: tuple[Stray, ...] = ()
+    orphan_jobs: tuple[OrphanJob, ...] = ()
+    strays: tuple[OrphanJob, ...] = ()
     caps: tuple[Notice, ...] = ()
     pauses: tuple[Pause, ...] = ()
     hours: Notice | None = None

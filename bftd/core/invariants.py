@@ -123,6 +123,8 @@ def _check_trainers(state: State) -> None:
         unplanned = state.plan_due or not state.pool.seen
         _require(trainer.sizes.allows(live) or unplanned, f"L4: {id_} holds {live} nodes, which it cannot run on")
         known = {lease.id for lease in state.leases.values() if lease.trainer == id_}
-        _require(not known & {stray.id for stray in trainer.strays}, f"{id_} has a stray lease that is known")
+        _require(
+            not known & {lease.id for lease in trainer.unknown_leases}, f"{id_} has an unknown lease that is known"
+        )
     arrivals = [trainer.arrived_s for trainer in state.trainers.values()]
     _require(arrivals == sorted(arrivals), "trainers are not in order of arrival")

@@ -36,10 +36,10 @@ from bftd.core.scaling import amdahl, learning
 from bftd.protocol.registration import Held, Registration
 
 # A driver that lies about its leases must not make the next lease numbers so long that other drivers' are refused.
-_LARGEST_STRAY = 10**12
+_LARGEST_NUMBER = 10**12
 
-# Strays that are listed as revoked; a driver gives back leases that no list names, so the others need no place.
-_STRAYS_MOST = 500
+# Unknown leases that are listed as revoked; a driver gives back leases that no list names, so the others need no place.
+_UNKNOWN_MOST = 500
 
 _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured, Paused)
 
@@ -143,8 +143,10 @@ def _on_registered(turn: Draft, event: Registered) -> None:
                 refused_grants.count(turn, lease)
             turn.cancel_pilot(lease, "its driver came back without it")
             turn.end(lease, "its driver came back without it")
-    strays = [held for held in request.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id]
-    _take_strays(turn, trainer.id, strays)
+    unknown = [
+        held for held in request.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id
+    ]
+    _list_unknown(turn, trainer.id, unknown)
     turn.plan_due = True
 
 
@@ -172,18 +174,18 @@ def _returned(turn: Draft, before: Trainer, request: Registration) -> Trainer:
         finished_s=None,
         # the workers of a driver that brings no pilots along load its saved state
         resumed_s=before.resumed_s if request.held or not before.step else None,
-        strays=(),
+        unknown_leases=(),
     )
     turn.trainers[trainer.id] = trainer
     turn.happened("registered_again", trainer.id, data={"epoch": trainer.epoch})
     return trainer
 
 
-def _take_strays(turn: Draft, trainer_id: str, strays: list[Held]) -> None:
+def _list_unknown(turn: Draft, trainer_id: str, unknown: list[Held]) -> None:
     """List leases that the daemon does not know as revoked, and never hand out their numbers again."""
-    for held in strays:
+    for held in unknown:
         number = held.id.rpartition(".")[2]
-        if number.isdecimal() and int(number) <= _LARGEST_STRAY:
+        if number.isdecimal() and int(number) <= _LARGEST_NUMBER:
             turn.sequence = max(turn.sequence, int(number))
     leases = tuple(
         Lease(
@@ -197,9 +199,9 @@ def _take_strays(turn: Draft, trainer_id: str, strays: list[Held]) -> None:
             job_id=held.job_id,
             revoked_s=turn.now,
         )
-        for held in strays[:_STRAYS_MOST]
+        for held in unknown[:_UNKNOWN_MOST]
     )
-    turn.change(turn.trainers[trainer_id], strays=leases)
+    turn.change(turn.trainers[trainer_id], unknown_leases=leases)
 
 
 def _on_heard(turn: Draft, event: Heard) -> None:

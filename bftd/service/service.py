@@ -394,7 +394,7 @@ class Service:
                 self._give_backs_s.append(float(action.data["duration_s"]))
             step_log.tell(action, self._cancelling)
         cancelled = [action for action in actions if isinstance(action, CancelPilot)]
-        # separately: a stray job that Slurm does not let us cancel must not protect our trainers' pilots
+        # separately: an orphan job that Slurm does not let us cancel must not protect our trainers' pilots
         for ours in (True, False):
             if job_ids := [action.job_id for action in cancelled if (action.trainer is not None) == ours]:
                 self._cancelling.update(job_ids)

@@ -172,7 +172,7 @@ def _whose(item: Mapping[str, Any]) -> str:
 
 
 def _notices(status: Mapping[str, Any]) -> list[Words]:
-    """Return a line per pause, alarm, bound, stray job, cap and hidden setting, and lines on rooms and the ledger."""
+    """Return a line per pause, alarm, bound, orphan job, cap and hidden setting, and lines on rooms and the ledger."""
     lines = [Words(alarm["text"], "red") for alarm in status.get("alarms", ())]
     for pause in status.get("pauses", ()):
         back = ", and what was lent is asked back" if pause["release"] else ""
@@ -180,9 +180,9 @@ def _notices(status: Mapping[str, Any]) -> list[Words]:
     for item in (status.get("hours"), status.get("bound")):
         lines += [Words(item["text"], "yellow")] if item and item["text"] else []
     lines += _rooms(status)
-    for stray in status.get("strays", ()):
-        done = ": bftd has asked Slurm to cancel it" if stray["cancelled"] else ""
-        what = f"job {stray['job_id']} of {_whose(stray)} on {_fold(stray['nodes'])} since {_moment(stray['since_s'])}"
+    for job in status.get("orphan_jobs", status.get("strays", ())):  # daemons of 0.1 send strays
+        done = ": bftd has asked Slurm to cancel it" if job["cancelled"] else ""
+        what = f"job {job['job_id']} of {_whose(job)} on {_fold(job['nodes'])} since {_moment(job['since_s'])}"
         lines.append(Words(f"no lease stands behind {what}{done}", "red"))
     lines += [Words(cap["text"], "yellow") for cap in status.get("caps", ())]
     lines += [

@@ -30,8 +30,8 @@ def notices(status: Mapping[str, Any], missing: str = "") -> str:
     if status.get("hold"):
         bad.append(f"nothing grows: {status['hold']}")
     bad += [
-        f"no lease stands behind job {stray['job_id']} of {stray['user']} since {moment(stray['since_s'])}"
-        for stray in status.get("strays", ())
+        f"no lease stands behind job {job['job_id']} of {job['user']} since {moment(job['since_s'])}"
+        for job in status.get("orphan_jobs", ())
     ]
     ledger = status.get("ledger", {})
     if ledger.get("failure"):

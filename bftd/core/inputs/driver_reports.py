@@ -66,7 +66,9 @@ def finish(turn: Draft, trainer_id: str, exit_code: int | None, reason: str, sum
     trainer = turn.trainers[trainer_id]
     known = trainer.knowledge
     turn.scaling = amdahl.remembered(turn.scaling, (known.seen, *known.elsewhere.values()))
-    turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
+    turn.change(
+        trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, unknown_leases=()
+    )
     if turn.explain:
         name = trainer.name
         turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
@@ -100,9 +102,9 @@ def _lease(turn: Draft, trainer: Trainer, report: LeaseReport) -> None:
     lease = turn.leases.get(report.id)
     if lease is None or lease.trainer != trainer.id:
         if report.state in ("ended", "refused"):
-            rest = tuple(stray for stray in trainer.strays if stray.id != report.id)
-            if rest != trainer.strays:
-                turn.change(trainer, strays=rest, version=trainer.version + 1)
+            rest = tuple(unknown for unknown in trainer.unknown_leases if unknown.id != report.id)
+            if rest != trainer.unknown_leases:
+                turn.change(trainer, unknown_leases=rest, version=trainer.version + 1)
         return
     if turn.explain:
         data = {"lease": lease.id, "state": report.state, "at_s": report.at_s, "reason": report.reason}

@@ -282,13 +282,13 @@ class NodeOverdue:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStrays:
+class OrphanJobFound:
     """A user occupies nodes of the harvested partition with a job that has no lease.
 
     `daemon` is the identity of another daemon in the job's comment, "" if there is none.
     """
 
-    kind = "job_strays"
+    kind = "job_strays"  # in ledgers and answers, until 0.2
 
     user: str
     nodes: tuple[str, ...]
@@ -364,7 +364,7 @@ Notice = (
     | SolverReplaced
     | NodeAvoided
     | NodeOverdue
-    | JobStrays
+    | OrphanJobFound
     | GrowthPaused
     | PauseLifted
     | CancellingStopped

@@ -35,7 +35,7 @@ from bftd.core.model.domain import (
     Trainer,
 )
 from bftd.core.model.earmark_usage import EarmarkUsage
-from bftd.core.model.foreign_jobs import Cancels, Stray
+from bftd.core.model.foreign_jobs import Cancels, OrphanJob
 from bftd.core.model.messages import sentence
 from bftd.core.model.pause import Pause
 from bftd.core.model.solvers import FailedSolver
@@ -73,7 +73,7 @@ class Draft:
     failures: dict[str, tuple[Failure, ...]]
     quarantined: dict[str, float]
     ended: dict[str, Lease]
-    strays: dict[str, Stray]
+    orphan_jobs: dict[str, OrphanJob]
     watched_s: float
     elders: frozenset[str]
     cancels: Cancels

@@ -16,7 +16,6 @@ from bftd.core.model.decisions import (
     GetsFirst,
     Grew,
     GrowthPaused,
-    JobStrays,
     Keeps,
     Left,
     Lost,
@@ -25,6 +24,7 @@ from bftd.core.model.decisions import (
     NodeOverdue,
     Noted,
     Notice,
+    OrphanJobFound,
     PauseLifted,
     Resumed,
     Saved,
@@ -126,7 +126,7 @@ def _notice(notice: Notice) -> str:
             return f"{notice.node} is left alone for {notice.for_s:.0f} s: {pilots} failed there"
         case NodeOverdue():
             return f"{notice.node} was asked back {notice.since_s:.1f} s ago and is still in use by {notice.trainer}"
-        case JobStrays():
+        case OrphanJobFound():
             word = f", and which names another bftd ({notice.daemon})" if notice.daemon else ""
             return (
                 f"{notice.user} has {fold(notice.nodes)} with job {notice.job_id}, which no lease stands behind{word}"

@@ -124,7 +124,7 @@ class AlertNotifier:
             "snapshot_age_s": now_s - state.pool.time_s if state.pool.seen else None,
             "hold": state.pool.hold,
             "nodes": [{"why": node.why} for node in state.pool.nodes.values() if "quarantine" in node.why],
-            "strays": status.strays(state),
+            "orphan_jobs": status.orphan_jobs(state),
             **admin_view.shown(state, now_s),
             **self._service.condition(),
         }

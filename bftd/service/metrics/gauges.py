@@ -92,8 +92,9 @@ def _pool(state: State) -> Iterator[Metric]:
     backing = sum(item.until_s > state.time_s for item in state.backoff.values())
     yield _one("backing_off_nodes", "Nodes left alone for a moment because Slurm refused pilots there.", backing)
     yield _one("rooms", "Jobs for which nodes are kept free now.", len(state.pool.rooms))
-    orphan_jobs = [stray for stray in state.strays.values() if stray.named]
-    yield _one("stray_jobs", "Jobs of the harvested partitions that no lease stands behind.", len(orphan_jobs))
+    orphan_jobs = sum(orphan.named for orphan in state.orphan_jobs.values())
+    yield _one("orphan_jobs", "Jobs of the harvested partitions that no lease stands behind.", orphan_jobs)
+    yield _one("stray_jobs", "Name of bftd_orphan_jobs until 0.2.", orphan_jobs)
 
 
 def class_labels(state: State) -> dict[str, str]:

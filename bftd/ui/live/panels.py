@@ -50,8 +50,8 @@ def notices(status: Status, problem: str) -> list[Text]:
     found += [(f"{pause.text} (since {words.clock(pause.since_s)})", _WARNING) for pause in status.pauses]
     found += [(status.hold, _WARNING)] if status.hold else []
     found += [(item.text, _WARNING) for item in (status.hours, status.bound, *status.caps) if item and item.text]
-    if status.strays:
-        found.append((f"{len(status.strays)} jobs of the partition without a lease: bft status names them", _ALARM))
+    if orphans := status.orphan_jobs or status.strays:
+        found.append((f"{len(orphans)} jobs of the partition without a lease: bft status names them", _ALARM))
     if status.silent:
         found.append((f"silent drivers: {', '.join(status.silent)}", _WARNING))
     return [Text(f"! {printable(text)}", style=style, no_wrap=True, overflow="ellipsis") for text, style in found]

@@ -452,11 +452,11 @@ def test_the_ledgers_of_the_two_modes_are_never_taken_for_each_other(tmp_path: P
 
 def test_a_real_driver_is_answered_waits_and_changes_nothing(site: Site) -> None:
     twin = dict(site.lent)
-    stray = Held("n1.77", "n1", "4711")
-    site.service.apply(Registered(site.now_s, registration("12", held=(stray,))))
+    unknown = Held("n1.77", "n1", "4711")
+    site.service.apply(Registered(site.now_s, registration("12", held=(unknown,))))
     guest = site.service.state.trainers["12"]
     assert guest.state == "waiting"
-    assert [lease.live for lease in guest.strays] == [False], "the pilots that it still has are to be ended"
+    assert [lease.live for lease in guest.unknown_leases] == [False], "the pilots that it still has are to be ended"
     site.idle(polls=5)
     assert site.lent == twin
     assert "12" not in site.service.core.trainers

@@ -18,7 +18,6 @@ from bftd.core.model.decisions import (
     GetsFirst,
     Grew,
     GrowthPaused,
-    JobStrays,
     Keeps,
     Left,
     Lost,
@@ -26,6 +25,7 @@ from bftd.core.model.decisions import (
     NodeAvoided,
     NodeOverdue,
     Noted,
+    OrphanJobFound,
     PauseLifted,
     Resumed,
     Saved,
@@ -137,10 +137,13 @@ NOTICES: list[tuple[Any, str]] = [
     ),
     (NodeOverdue("n4", 5.5, "17"), wording("core.sentences.node_overdue", node="n4", since_s=5.5, trainer=17)),
     (
-        JobStrays("eve", ("n1",), "9", "beef"),
-        wording("core.sentences.job_strays_foreign", user="eve", nodes="n1", job_id=9, daemon="beef"),
+        OrphanJobFound("eve", ("n1",), "9", "beef"),
+        wording("core.sentences.orphan_job_foreign", user="eve", nodes="n1", job_id=9, daemon="beef"),
     ),
-    (JobStrays("eve", ("n1", "n2"), "9"), wording("core.sentences.job_strays", user="eve", nodes="n[1-2]", job_id=9)),
+    (
+        OrphanJobFound("eve", ("n1", "n2"), "9"),
+        wording("core.sentences.orphan_job", user="eve", nodes="n[1-2]", job_id=9),
+    ),
     (
         GrowthPaused("root", "everything", "power test", True),
         wording("core.sentences.paused_and_asked_back", by="root", what="everything", why="power test"),
