@@ -106,8 +106,8 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
         yield (
             f"asked back from {whom}" if node["lease_state"] == "revoked" else f"lent to {whom}: {node['lease_state']}"
         )
-    if node["beside"]:
-        yield f"job {node['beside']} runs on a part of it"
+    if job := node.get("co_located", node.get("beside")):  # daemons of 0.1 send beside
+        yield f"job {job} runs on a part of it"
     if node["room"] is not None:
         job = f"job {node['room']['job']}" if node["room"]["job"] else "a job"
         yield f"kept for {job} since {_moment(node['room']['since_s'])}"

@@ -68,7 +68,8 @@ class PoolNode:
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
     job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
-    the view's classes. `beside` is a job on the part that our pilot does not have; an `unheard` node does not answer.
+    the view's classes. `co_located` is a job on the part that our pilot does not have; an `unheard` node does not
+    answer.
     """
 
     name: str
@@ -81,7 +82,7 @@ class PoolNode:
     gres: str = ""
     gpus: int = 0
     node_class: str = ""
-    beside: str = ""
+    co_located: str = ""
     unheard: bool = False
 
 

@@ -107,7 +107,7 @@ def _grantable(
     otherwise have every turn.
     """
     taken = set(map(attrgetter("node"), turn.leases.values()))
-    taken.update(node.name for node in turn.pool.nodes.values() if node.beside)
+    taken.update(node.name for node in turn.pool.nodes.values() if node.co_located)
     left = turn.budget if turn.may_grow else 0
     added: dict[str, list[str]] = {}
     later: set[str] = set()
@@ -221,7 +221,7 @@ def _free_nodes(turn: Draft, assignment: Assignment) -> Counter[str]:
     """Count the nodes of each class of the pool that could be lent now and that the plan leaves unused."""
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
     known = turn.pool.nodes.values()
-    unused = (node for node in known if node.in_pool and not node.beside and node.name not in used)
+    unused = (node for node in known if node.in_pool and not node.co_located and node.name not in used)
     return Counter(node.node_class for node in unused if not turn.backs_off(node.name))
 
 

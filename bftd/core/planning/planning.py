@@ -37,7 +37,7 @@ CLASSES_TIME_LIMIT_S = 0.25
 QUICK = "stepwise"
 # Read from thousands of nodes at a time.
 _IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
-_BESIDE, _UNHEARD = attrgetter("beside"), attrgetter("unheard")
+_CO_LOCATED, _UNHEARD = attrgetter("co_located"), attrgetter("unheard")
 
 
 def replan(turn: Draft, solve: Solve) -> None:
@@ -140,8 +140,8 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
         planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
         names.sort(key=lambda name: planned.get(name, -inf))
-    if any(map(_BESIDE, pool.values())) or any(map(_UNHEARD, pool.values())):
-        names.sort(key=lambda name: not (pool[name].beside or pool[name].unheard))
+    if any(map(_CO_LOCATED, pool.values())) or any(map(_UNHEARD, pool.values())):
+        names.sort(key=lambda name: not (pool[name].co_located or pool[name].unheard))
     return names
 
 
@@ -204,7 +204,7 @@ def build_problem(
         )
         specs.append(spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds))
     usable = nodes
-    shared = {name for name in nodes if turn.pool.nodes[name].beside}
+    shared = {name for name in nodes if turn.pool.nodes[name].co_located}
     if turn.backoff or shared or turn.pool.counted_on:
         held = {node for spec in specs for node in spec.current}
         usable = [name for name in nodes if name in held or not (name in shared or turn.backs_off(name))]

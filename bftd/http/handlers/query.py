@@ -102,7 +102,7 @@ def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:
     if not privacy.hides:
         return node
     own = node["trainer"] is not None and node["trainer"] != NAMELESS
-    hidden = {"beside": "", "pilot": node["pilot"] if own else None, "left_out_for": ""}
+    hidden = {"co_located": "", "beside": "", "pilot": node["pilot"] if own else None, "left_out_for": ""}
     room = None if node["room"] is None else node["room"] | {"job": ""}
     return node | hidden | {"room": room}
 
