@@ -58,9 +58,9 @@ class Health:
         worst_first = sorted(self.problems, key=lambda problem: -LEVELS.index(problem.level))
         texts = [problem.text for problem in worst_first]
         more = [f"{len(texts) - _SHOWN_MOST} more"] if len(texts) > _SHOWN_MOST else []
-        said = "; ".join(texts[:_SHOWN_MOST] + more) or "all is well"
+        message = "; ".join(texts[:_SHOWN_MOST] + more) or "all is well"
         figures = " ".join(f"{name}={value}" for name, value in self.figures.items())
-        return f"BFTD {self.level}: {said.replace('|', '/')}" + (f" | {figures}" if figures else "")
+        return f"BFTD {self.level}: {message.replace('|', '/')}" + (f" | {figures}" if figures else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that `bft status --check --json` prints."""

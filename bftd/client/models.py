@@ -410,11 +410,11 @@ class Event(Shown):
     def cells(self) -> Mapping[str, Any]:
         """Return the fields as a row of a table."""
         data = self.data if isinstance(self.data, Mapping) else {}
-        told = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
+        what = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
         return {
             "time": moment(self.at_s),
             "kind": self.kind,
             "trainer": self.trainer,
             "node": self.node,
-            "what": str(told),
+            "what": str(what),
         }

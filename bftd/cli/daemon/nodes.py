@@ -72,8 +72,8 @@ def _kept(config_path: str | None) -> dict[str, dict[str, Any]]:
         rooms = client.find(config_path).status(folded=True).get("rooms", ())
     except BftError:
         return {}
-    told = ((room["nodes"], {"job": room["job"], "since_s": room["since_s"]}) for room in rooms)
-    return {node: whom for nodes, whom in told for node in expand(nodes)}
+    kept = ((room["nodes"], {"job": room["job"], "since_s": room["since_s"]}) for room in rooms)
+    return {node: whom for nodes, whom in kept for node in expand(nodes)}
 
 
 def _whom(kept: Mapping[str, Any]) -> str:

@@ -180,16 +180,16 @@ def _closed(states: Mapping[str, str], wanted: str, asks: bool) -> list[str]:
     """
     from slurm_plugin.pilots.start_estimate import asked
 
-    told = {name: f"partition {name} is left out, its State is {state}" for name, state in states.items()}
+    notes = {name: f"partition {name} is left out, its State is {state}" for name, state in states.items()}
     client = common.slurm_client(configuration.load_found(None))
-    for name in told if asks else ():
+    for name in notes if asks else ():
         with suppress(SlurmError):
-            said = asked(client, [f"#SBATCH --partition={name}"])
-            told[name] += "" if said.taken else f": {said.words}"
+            reply = asked(client, [f"#SBATCH --partition={name}"])
+            notes[name] += "" if reply.taken else f": {reply.words}"
     for name in fit.names(wanted):
-        if name in told:
-            raise UsageError(f"{told[name]}; name another, or leave --partition out")
-    return list(told.values())
+        if name in notes:
+            raise UsageError(f"{notes[name]}; name another, or leave --partition out")
+    return list(notes.values())
 
 
 def _asked(
@@ -199,11 +199,11 @@ def _asked(
     from sizing.choose import ranking
 
     try:
-        said = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s, by=by)
+        runs = ranking.ask(best, _slurm(job), now_s, top, deadline_s=deadline_s, by=by)
     except SlurmError as error:
         return best, [f"Slurm was not asked when they could start, so all are taken to start now: {error}"]
-    asked = sum(bool(run.said) for run in said)
-    return said, [f"Slurm was asked when {asked} of {len(said)} could start"] if asked < len(said) else []
+    asked = sum(bool(run.said) for run in runs)
+    return runs, [f"Slurm was asked when {asked} of {len(runs)} could start"] if asked < len(runs) else []
 
 
 def _slurm(job: BatchJob | None) -> Callable[[JobRun], StartAnswer]:
@@ -215,7 +215,7 @@ def _slurm(job: BatchJob | None) -> Callable[[JobRun], StartAnswer]:
 
     def ask(run: JobRun) -> StartAnswer:
         lines = [line.text for line in run.lines()] if job is None else job.lines(job.missing(run)[0])
-        said = asked(client, lines)
-        return StartAnswer(said.start_s, said.words if said.taken else f"refused: {said.words}")
+        reply = asked(client, lines)
+        return StartAnswer(reply.start_s, reply.words if reply.taken else f"refused: {reply.words}")
 
     return ask

@@ -115,7 +115,7 @@ def cpu(
         again=again,
     )
     node, cost = cpu_node.here(), profiler.cost(ask)
-    _said_before(cost, yes=yes)
+    _print_cost(cost, yes=yes)
     with _ended_by_sigterm():
         found = _profiled(ask, cost)
     need = size_cpu_shown.need_of(found)
@@ -128,9 +128,9 @@ def cpu(
         cpu_plot.write(need, found, picture)
         click.echo(f"wrote {picture}", err=as_json)
     if script is not None and target is not None:
-        inserted, told = size_script.inserted(script, need.lines(), "profile")
-        told += _beside(script, need)
-        size_script.offer(script, inserted, told, target, overwrite=overwrite, yes=yes, quiet=as_json)
+        inserted, changes = size_script.inserted(script, need.lines(), "profile")
+        changes += _beside(script, need)
+        size_script.offer(script, inserted, changes, target, overwrite=overwrite, yes=yes, quiet=as_json)
 
 
 def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> ObservationLimits:
@@ -179,7 +179,7 @@ def bytes_of(text: str) -> float:
     return count
 
 
-def _said_before(cost: ProfileCost, *, yes: bool) -> None:
+def _print_cost(cost: ProfileCost, *, yes: bool) -> None:
     """Print the expected cost; if it is long, ask a user at a terminal to confirm."""
     if cost.points <= 0:
         return
@@ -203,14 +203,14 @@ def _profiled(ask: ProfileRequest, cost: ProfileCost) -> Profile:
     done: list[int] = []
     began_s = time.time()
     try:
-        with size_cpu_shown.progress(cost) as (tell, say):
+        with size_cpu_shown.progress(cost) as (report, echo):
 
             def heard(at: PointProgress) -> None:
-                tell(at, len(done))
+                report(at, len(done))
 
             def ended(result: PointResult) -> None:
                 done.append(result.cpus)
-                say(size_cpu_shown.point(result, began_s))
+                echo(size_cpu_shown.point(result, began_s))
 
             return profiler.profile(ask, heard=heard, done=ended)
     except KeyboardInterrupt:

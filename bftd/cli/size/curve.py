@@ -114,8 +114,8 @@ def _of_script() -> bool:
     """Whether any option was given on the command line that does not apply to a recorded matrix."""
     context = click.get_current_context()
     here = click.core.ParameterSource.COMMANDLINE
-    said = {name for name in context.params if context.get_parameter_source(name) == here}
-    return bool(said - {"matrices", "model", "as_json", "config_path"})
+    given = {name for name in context.params if context.get_parameter_source(name) == here}
+    return bool(given - {"matrices", "model", "as_json", "config_path"})
 
 
 @dataclass
@@ -279,8 +279,8 @@ def _classes_in(path: str) -> list[NodeKind]:
     from bftd.protocol.registration import NodeKind
 
     try:
-        told = json.loads(inventory.text_of(path))
-        return [NodeKind.from_json(item) for item in told]
+        kinds = json.loads(inventory.text_of(path))
+        return [NodeKind.from_json(item) for item in kinds]
     except (ValueError, TypeError, Malformed, RecursionError) as error:
         raise UsageError(f"--classes {path}: no list of classes of nodes: {error}") from None
 

@@ -120,17 +120,17 @@ def fit(
     choices = with_runs(choices, runs, by)
     best = best_of(choices, top)
     if asks_start and best:
-        said, unasked = _starts(best)
-        choices = tuple(replace(each, plan=replace(each.plan, start=said.get(each.plan.sbatch))) for each in choices)
+        starts, unasked = _starts(best)
+        choices = tuple(replace(each, plan=replace(each.plan, start=starts.get(each.plan.sbatch))) for each in choices)
         best = best_of(choices, top)
         notes += unasked
-    told = tuple(_shortened(choices))
+    shown = tuple(_shortened(choices))
     if as_json:
-        if left := len(choices) - len(told):
+        if left := len(choices) - len(shown):
             notes.append(f"{left} other plans are left out: each has better ones here in its partition and of its type")
-        common.echo_json({"plans": [each.plan.to_json() for each in told], "notes": notes})
+        common.echo_json({"plans": [each.plan.to_json() for each in shown], "notes": notes})
     else:
-        common.echo(size_shown.lines(choices, best, notes, everything, len(told)))
+        common.echo(size_shown.lines(choices, best, notes, everything, len(shown)))
     if not best:
         restricted = len(chosen) < len(everything) or max_gpus is not None
         others = candidates(everything, global_batch, spread) if restricted else ()
@@ -204,7 +204,7 @@ def _plans(
         if formula is None:
             raise BftError(f"{error}; give --config for an estimate by formula") from None
         return formula, ranked(formula, ways, by), [f"by formula, as the step could not be traced: {error}"]
-    return tracer.traces, choices, tracer.told()
+    return tracer.traces, choices, tracer.notes()
 
 
 def _starts(best: Sequence[PlanChoice]) -> tuple[dict[tuple[str, ...], str], list[str]]:
@@ -215,10 +215,10 @@ def _starts(best: Sequence[PlanChoice]) -> tuple[dict[tuple[str, ...], str], lis
     found: dict[tuple[str, ...], str] = {}
     for choice in best:
         try:
-            said = asked(slurm, choice.plan.sbatch)
+            reply = asked(slurm, choice.plan.sbatch)
         except SlurmError as error:
             return found, [f"Slurm was not asked when this could start: {error}"]
-        found[choice.plan.sbatch] = said.words if said.taken else f"refused: {said.words}"
+        found[choice.plan.sbatch] = reply.words if reply.taken else f"refused: {reply.words}"
     return found, []
 
 

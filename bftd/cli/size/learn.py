@@ -106,27 +106,27 @@ def known(tracer: Tracer, places: Collection[ran.Place]) -> tuple[list[Ran], lis
     name = _name(tracer.step)
     own, note = ran.read(ran.usual_path(), name)
     published, other = ran.read(_published(), name)
-    said = [each for each in (note, other) if each]
+    notes = [each for each in (note, other) if each]
     mine = {each.job for each in own}
     own = [each for each in own if each.place in places]
     published = [each for each in published if each.place in places and each.job not in mine]
     if tracer.traces.precision and own:
-        return [], [*said, f"with --precision no job counts that ran: {len(own)}"]
+        return [], [*notes, f"with --precision no job counts that ran: {len(own)}"]
     if tracer.traces.precision or not own + published:
-        return [], said
+        return [], notes
     found = ran.of_step(own, published, tracer.traces, tracer.measure)
     if found.same:
         last = max(found.same, key=lambda each: each.ended_s)
-        said.append(f"jobs that ran and count: {len(found.same)}, the last of them {last.job}")
+        notes.append(f"jobs that ran and count: {len(found.same)}, the last of them {last.job}")
     if found.others:
-        said.append(
+        notes.append(
             f"jobs that ran and do not count, since they trained another model or one that was changed: {found.others}"
         )
     if found.unknown:
-        said.append(
+        notes.append(
             f"jobs that ran and were not compared, since the step was not traced as they had it: {found.unknown}"
         )
-    return list(found.same), said
+    return list(found.same), notes
 
 
 def _publish(files: Sequence[str], as_json: bool) -> None:
@@ -209,11 +209,11 @@ def _type(over: FinishedJob, gpu: str) -> GpuType:
 
 
 def _words(used: Ran) -> str:
-    told = [
+    words = [
         f"{used.step_s:.3g} s a step",
         f"{amount(used.peak_bytes)} of tensors" if used.peak_bytes is not None else "",
         f"{amount(used.in_use_bytes)} in use of a GPU" if used.in_use_bytes is not None else "",
         f"{amount(used.host_bytes)} of a node's memory at most" if used.host_bytes is not None else "",
     ]
     where = f"{used.gpus} x {used.gpu_type}, {used.batch} samples on each"
-    return f"{used.step} on {where}: {', '.join(filter(None, told))}"
+    return f"{used.step} on {where}: {', '.join(filter(None, words))}"

@@ -75,8 +75,8 @@ def _parallel(model: ModelConfig | None, dp: int | None, tp: int | None, fsdp: i
     """Return the split that the options give, else that of the configuration."""
     from sizing.base.parallel import Parallel
 
-    said = model.parallel if model is not None else Parallel()
-    return Parallel(*(was if now is None else now for now, was in ((dp, said.dp), (tp, said.tp), (fsdp, said.fsdp))))
+    own = model.parallel if model is not None else Parallel()
+    return Parallel(*(was if now is None else now for now, was in ((dp, own.dp), (tp, own.tp), (fsdp, own.fsdp))))
 
 
 def _peak(
@@ -95,8 +95,8 @@ def _peak(
         tracing.trace, asked.step, batch or 1, parallel, target=device, python=python, timeout_s=timeout_s
     )
     try:
-        with progress_bar(f"tracing {asked.step}", lines=True) as tell:
-            (trace,) = side_by_side([take], lambda: tell(0.0))
+        with progress_bar(f"tracing {asked.step}", lines=True) as report:
+            (trace,) = side_by_side([take], lambda: report(0.0))
     except Untraceable as error:
         if by_formula is None:
             raise BftError(f"{error}; give --config for an estimate by formula") from None

@@ -27,8 +27,8 @@ def kept(found: Profile, need: CpuNeed) -> list[str]:
         return []
     made_s = max((point.made_s for point in found.points.values()), default=0.0)
     one = needs.StoredNeed(need.cpus, math.ceil(need.memory_bytes), need.gpus, found.host, made_s)
-    said = needs.keep(found.ask.command, Path.cwd(), one)
-    return [said] if said else []
+    note = needs.keep(found.ask.command, Path.cwd(), one)
+    return [note] if note else []
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
@@ -51,8 +51,8 @@ def need(as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
         raise BftError(f"{script} was not profiled as it is now: bft size cpu -- python {script} ARGUMENTS does so")
     old_s = needs.age_s(found)
     if as_json:
-        told = {name: getattr(found, name) for name in ("cpus", "memory_bytes", "gpus", "host", "same_arguments")}
-        common.echo_json({**told, "age_s": old_s})
+        fields = {name: getattr(found, name) for name in ("cpus", "memory_bytes", "gpus", "host", "same_arguments")}
+        common.echo_json({**fields, "age_s": old_s})
         return
     each = "for each GPU" if found.gpus else "in all"
     with_ = "with these arguments" if found.same_arguments else "with other arguments"

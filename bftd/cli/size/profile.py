@@ -108,7 +108,7 @@ def profile(
     if partition:
         answer = allocation.profiled(partition, device, threads)
         results, source = _stored(store, answer, model, text)
-        profile_work.say(store.said)
+        profile_work.print_lines(store.said)
         if as_json:
             common.echo_json(answer)
         else:
@@ -131,7 +131,7 @@ def profile(
         work.run(middle)
     for cell in cells:
         work.smaller(cell, global_batch)
-    profile_work.say(store.said)
+    profile_work.print_lines(store.said)
     if as_json:
         common.echo_json(work.to_json())
     else:
@@ -246,15 +246,15 @@ def _list(store: Store, as_json: bool) -> None:
     from bftd.base.tables import Column
 
     rows = store.listed()
-    profile_work.say(store.said)
+    profile_work.print_lines(store.said)
     if as_json:
         keys = ("model", "device", "setting", "shards", "made_s")
         common.echo_json({"profiles": [dict(zip(keys, row, strict=True)) for row in rows]})
         return
     columns = [Column("MODEL"), Column("DEVICE"), Column("SETTING"), Column("SHARDS", right=True), Column("LAST")]
-    told = [
+    cells = [
         (name, device, setting, str(count), time.strftime("%Y-%m-%d %H:%M", time.localtime(made)))
         for name, device, setting, count, made in rows
     ]
-    common.echo(common.table(columns, told))
+    common.echo(common.table(columns, cells))
     common.echo([f"in {Path(store.path)}"])

@@ -72,13 +72,13 @@ def finish(turn: Draft, trainer_id: str, exit_code: int | None, reason: str, sum
     if turn.explain:
         name = trainer.name
         turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
-        told = {
+        data = {
             "exit_code": exit_code,
             "reason": reason,
             "summary": summary.to_json(),
             "was": trainer_summary.of(trainer),
         }
-        turn.happened("finished", trainer_id, data=told | {"trainer": _whole(trainer)})
+        turn.happened("finished", trainer_id, data=data | {"trainer": _whole(trainer)})
     turn.plan_due = True
 
 
@@ -214,7 +214,7 @@ def _progress(turn: Draft, trainer: Trainer, report: ProgressReport) -> None:
             knowledge, report.nodes, report.samples_per_s, trainer.sizes.high, _class(turn, trainer)
         ),
         total_steps=report.total_steps,
-        pace=trainer.pace.told(max(report.step, report.live_step), report.steps_per_s, report.nodes),
+        pace=trainer.pace.reported(max(report.step, report.live_step), report.steps_per_s, report.nodes),
     )
 
 
@@ -252,7 +252,7 @@ def _suspend(turn: Draft, trainer: Trainer, report: SuspendReport) -> None:
         step=step,
         samples_per_s=0.0,
         resumed_s=None,
-        pace=trainer.pace.told(step, 0.0, 0),
+        pace=trainer.pace.reported(step, 0.0, 0),
         attendance=trainer.attendance.seen(turn.now, works=False),
     )
     if turn.explain:

@@ -56,9 +56,12 @@ def guarded(turn: Draft, view: PoolView) -> PoolView:
     if not (others := foreign(turn, view)):
         return view
     ids = tuple(id_ for their in others.values() for id_ in their)
-    told = ForeignPilots(", ".join(others), ids, tuple(sorted({view.elastic[id_].user for id_ in ids})))
-    turn.alarm(FOREIGN, told)
-    return replace(view, hold=f"{foreign_pilots(told.identity, told.job_ids, told.users)}; nothing grows meanwhile")
+    alarm = ForeignPilots(", ".join(others), ids, tuple(sorted({view.elastic[id_].user for id_ in ids})))
+    turn.alarm(FOREIGN, alarm)
+    return replace(
+        view,
+        hold=f"{foreign_pilots(alarm.identity, alarm.job_ids, alarm.users)}; nothing grows meanwhile",
+    )
 
 
 def follow(turn: Draft) -> None:

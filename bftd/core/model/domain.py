@@ -240,7 +240,8 @@ class Trainer:
     stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver reported them
     resumed_s: float | None = float("-inf")  # when it last went on; None from a suspension until the next first step
     resume_lent_s: float = float("-inf")  # when it was last lent nodes to go on
-    said: str = ""  # the key of the last reason given why it stays as it is: nothing is said twice in a row
+    # the key of the last reason why it stays as it is, so that none is given twice in a row; `said` in ledgers of 0.1
+    last_reason: str = field(default="", metadata={"old_name": "said"})
     unknown_leases: tuple[Lease, ...] = ()  # those that its driver holds and the daemon does not know: revoked
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
     held: int = 0  # the number of nodes it had when a plan was last made

@@ -269,12 +269,12 @@ _POINTS_SHOWN = 12
 
 def curve(knowledge: ScalingModel) -> str:
     """Return the estimate of a trainer's speed, its basis, and what was measured so far; "" without an estimate."""
-    told = []
+    estimates = []
     for name, estimate in knowledge.estimates.items():
         on = f" on {name}" if len(knowledge.estimates) > 1 else ""
         out_of = f", from {estimate.basis}" if estimate.basis else ""
-        told.append(f"{on} ({estimate.origin}{out_of}): {_points(estimate.points)} samples/s")
-    if not told:
+        estimates.append(f"{on} ({estimate.origin}{out_of}): {_points(estimate.points)} samples/s")
+    if not estimates:
         return ""
     everywhere = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
     seen = [
@@ -282,7 +282,7 @@ def curve(knowledge: ScalingModel) -> str:
         for name, points in everywhere.items()
         if points
     ]
-    return f"its curve is an estimate{'; '.join([','.join(told), *seen])}"
+    return f"its curve is an estimate{'; '.join([','.join(estimates), *seen])}"
 
 
 def _points(points: Sequence[tuple[int, float]]) -> str:
@@ -298,28 +298,28 @@ _UNITS = ("kB", "MB", "GB", "TB", "PB")
 
 def resize_costs(knowledge: ScalingModel, held: int) -> str:
     """Return the expected cost of resizing a trainer on `held` nodes, and that of the last resize; "" if unknown."""
-    told: list[str] = []
+    parts: list[str] = []
     if knowledge.up_stalls or knowledge.down_stalls or knowledge.save_s is not None:
         up_s, down_s = knowledge.up_cost_s(held), knowledge.down_cost_s(held)
         where = f"with {nodes(held)}, " if held else ""
-        told.append(f"{where}growing is reckoned to cost {up_s:.1f} s and shrinking {down_s:.1f} s")
+        parts.append(f"{where}growing is reckoned to cost {up_s:.1f} s and shrinking {down_s:.1f} s")
     if knowledge.last_resize is not None:
-        told.append(_last_resize(knowledge.last_resize))
+        parts.append(_last_resize(knowledge.last_resize))
     if knowledge.resumes_s:
-        told.append(f"a resume takes {knowledge.resume_s:.1f} s")
-    if told and knowledge.state_bytes:
-        told.append(f"its state has {_size(knowledge.state_bytes)}")
-    return "; ".join(told)
+        parts.append(f"a resume takes {knowledge.resume_s:.1f} s")
+    if parts and knowledge.state_bytes:
+        parts.append(f"its state has {_size(knowledge.state_bytes)}")
+    return "; ".join(parts)
 
 
-def _last_resize(told: ResizeReport) -> str:
-    stall_s = told.stall_s or 0.0
-    named = {"saving": told.save_s, "rendezvous": told.rendezvous_s, "loading": told.load_s}
+def _last_resize(report: ResizeReport) -> str:
+    stall_s = report.stall_s or 0.0
+    named = {"saving": report.save_s, "rendezvous": report.rendezvous_s, "loading": report.load_s}
     parts = {name: part_s for name, part_s in named.items() if part_s is not None}
     if len(parts) == len(named):
         parts["to the first step"] = max(0.0, stall_s - sum(parts.values()))
-    said = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
-    return f"the last, from {told.from_nodes} to {nodes(told.to_nodes)}, cost {stall_s:.1f} s{_because(said)}"
+    costs = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
+    return f"the last, from {report.from_nodes} to {nodes(report.to_nodes)}, cost {stall_s:.1f} s{_because(costs)}"
 
 
 def _size(size_bytes: float) -> str:

@@ -23,16 +23,16 @@ def pause(turn: Draft, event: Paused) -> None:
     turn.pauses.update((item.key, item) for item in event.pauses)
     first, what = event.pauses[0], growth_stops.what(event.pauses)
     turn.say(None, GrowthPaused(first.by, what, first.why, first.release))
-    turn.happened("paused", data=_told(first.by, event.pauses) | {"why": first.why, "release": first.release})
-    told, new = release(turn), {item.key: item for item in event.pauses}
+    turn.happened("paused", data=_pause_data(first.by, event.pauses) | {"why": first.why, "release": first.release})
+    released, new = release(turn), {item.key: item for item in event.pauses}
     held = turn.live_nodes()
     for trainer in list(turn.trainers.values()):
         item = growth_stops.of_all(new) or growth_stops.of_trainer(new, trainer)
         if trainer.active and item is not None:
             why = growth_stops.text(item)
-            if trainer.id not in told and trainer.said != why:
+            if trainer.id not in released and trainer.last_reason != why:
                 turn.say(trainer.id, _stays(trainer, len(held.get(trainer.id, ())), why))
-            turn.change(trainer, said=why)
+            turn.change(trainer, last_reason=why)
     turn.plan_due = True
 
 
@@ -41,11 +41,11 @@ def lift(turn: Draft, event: Unpaused) -> None:
     lifted = [turn.pauses.pop(key) for key in event.keys if key in turn.pauses]
     if lifted:
         turn.say(None, PauseLifted(event.by, growth_stops.what(lifted)))
-        turn.happened("resumed", data=_told(event.by, lifted))
+        turn.happened("resumed", data=_pause_data(event.by, lifted))
         turn.plan_due = True
 
 
-def _told(by: str, pauses: Iterable[Pause]) -> dict[str, object]:
+def _pause_data(by: str, pauses: Iterable[Pause]) -> dict[str, object]:
     return {"by": by, "what": [{"kind": item.kind, "name": item.name} for item in pauses]}
 
 

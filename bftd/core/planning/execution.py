@@ -183,7 +183,7 @@ def _say_anew(turn: Draft, trainer: Trainer, decision: Decision | None) -> None:
     """Report a change of a trainer's nodes, after which its next reason to stay as it is may be reported again."""
     if decision:
         turn.say(trainer.id, decision)
-    turn.change(turn.trainers[trainer.id], said="")
+    turn.change(turn.trainers[trainer.id], last_reason="")
 
 
 def _shrinkage(trainer: Trainer, held: int, dropped: list[str], why: str) -> Decision:
@@ -203,14 +203,14 @@ def _growth(turn: Draft, trainer: Trainer, held: int, added: list[str], points: 
     rate = milp.interpolate(points, after)
     if held < trainer.sizes.low:
         kind = Resumed if trainer.state == "suspended" else Started
-        on = _classes_said(turn, added)
+        on = _class_names(turn, added)
         return kind(trainer.name, after, tuple(added), rate if known else None, seen, on)
     gain = rate - milp.interpolate(points, held) if known else None
     stall_s = trainer.knowledge.up_cost_s(held)
     return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
 
-def _classes_said(turn: Draft, nodes: Sequence[str]) -> str:
+def _class_names(turn: Draft, nodes: Sequence[str]) -> str:
     """Return the classes of some nodes in words, "" if all harvested nodes are of one class."""
     if len(turn.pool.classes) < 2:
         return ""
@@ -289,9 +289,9 @@ def _no_growth(turn: Draft, trainer: Trainer, held: int, free: int, holders: str
 
 def _say_once(turn: Draft, trainer: Trainer, key: str, decision: Decision) -> None:
     """Report a decision about a trainer unless `key` is that of the last one."""
-    if turn.trainers[trainer.id].said != key:
+    if turn.trainers[trainer.id].last_reason != key:
         turn.say(trainer.id, decision)
-        turn.change(turn.trainers[trainer.id], said=key)
+        turn.change(turn.trainers[trainer.id], last_reason=key)
 
 
 def _why_no_growth(turn: Draft) -> str:

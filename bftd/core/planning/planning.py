@@ -58,7 +58,7 @@ def replan(turn: Draft, solve: Solve) -> None:
             if missing := first_nodes.left_out(entitled, ruling.admitted, assignment):
                 least = first_nodes.least(entitled, ruling.admitted, assignment)
                 assignment = _tried(turn, ruling, curves, held, ordered, tried, solve, least)
-                because = first_nodes.said(turn, missing, assignment)
+                because = first_nodes.reasons(turn, missing, assignment)
             elif probing.begin(turn, ruling, held, assignment, curves):
                 assignment = _tried(turn, ruling, curves, held, ordered, probing.sizes(turn, ruling), solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
@@ -71,7 +71,7 @@ def replan(turn: Draft, solve: Solve) -> None:
     if assignment is None:
         assignment = _kept(turn, ruling.admitted, held, ordered)
     assignment = keep_working(turn, assignment, held)
-    because |= probing.said(turn)
+    because |= probing.reasons(turn)
     execution.carry_out(turn, assignment, held, curves, ruling, because)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
@@ -208,8 +208,8 @@ def build_problem(
     if turn.backoff or shared or turn.pool.counted_on:
         held = {node for spec in specs for node in spec.current}
         usable = [name for name in nodes if name in held or not (name in shared or turn.backs_off(name))]
-    told = map(_node, usable) if len(kinds) == 1 else map(_node, usable, map(turn.class_of, usable))
-    return Problem(tuple(told), tuple(specs), turn.settings.decide.t_fwd_s, limits)
+    problem_nodes = map(_node, usable) if len(kinds) == 1 else map(_node, usable, map(turn.class_of, usable))
+    return Problem(tuple(problem_nodes), tuple(specs), turn.settings.decide.t_fwd_s, limits)
 
 
 def _values(

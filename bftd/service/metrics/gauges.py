@@ -73,7 +73,7 @@ def blocks(figures: Figures) -> dict[str, bool]:
     found["partition"] = bool(pool.refused)
     found["other_daemon"] = held and foreign and not pool.refused and not figures.failure
     found["paused"] = paused
-    found["hours"] = bool(growth_stops.hours_say(settings, now_s))
+    found["hours"] = bool(growth_stops.hours_text(settings, now_s))
     found["promise"] = bool(delay_budget.spent(state.delays, settings, now_s))
     found["unseen"] = not pool.seen
     found["stale"] = pool.seen and now_s - pool.time_s > settings.pool.stale_after_s

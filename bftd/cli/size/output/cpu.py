@@ -37,32 +37,35 @@ def need_of(found: Profile) -> CpuNeed:
 
 def notes(found: Profile) -> list[str]:
     """Return notes on the profile, one sentence each."""
-    told = list(found.said)
-    told += dict.fromkeys(
-        f"{_cpus(result.cpus)}: {note}" for result in found.points.values() for note in result.notes if note not in told
+    lines = list(found.said)
+    lines += dict.fromkeys(
+        f"{_cpus(result.cpus)}: {note}"
+        for result in found.points.values()
+        for note in result.notes
+        if note not in lines
     )
     unsure = [
         result for result in found.points.values() if result.rate.high - result.rate.low > _UNSURE * result.rate.value
     ]
     if unsure:
         rates = ", ".join(f"{each.rate.low:.3g} to {each.rate.high:.3g} with {_cpus(each.cpus)}" for each in unsure)
-        told.append(f"uncertain: {rates}; measure where nobody else runs, or longer (--seconds S --again)")
+        lines.append(f"uncertain: {rates}; measure where nobody else runs, or longer (--seconds S --again)")
     if found.left_out:
         left = " and ".join(map(_cpus, found.left_out))
-        told.append(
+        lines.append(
             f"the budget of {found.ask.budget_s:.0f} s left no time for {left}: the same with a larger --budget"
         )
     if not (found.ask.data or found.ask.dataset_bytes):
-        told.append(
+        lines.append(
             "whether memory for a cache of the data pays was not looked at: --data PATH with the files that it reads"
         )
     if found.ages_s:
         count, of = len(found.ages_s), len(found.points)
         old = f"{'up to ' * (count > 1)}{age(max(found.ages_s.values()))} old"
-        told.append(
+        lines.append(
             f"{count} of {of} runs {'is' if count == 1 else 'are'} from the cache, {old}; --again measures anew"
         )
-    return told
+    return lines
 
 
 @contextmanager
@@ -74,12 +77,12 @@ def progress(cost: ProfileCost) -> Iterator[tuple[Callable[[PointProgress, int],
     """
     with progress_bar("") as bar:
 
-        def tell(at: PointProgress, done: int) -> None:
+        def report(at: PointProgress, done: int) -> None:
             rate = "" if at.rate is None else f", {at.rate:.4g}/s"
             part = min(0.95, at.elapsed_s / max(1.0, cost.point_s))
             bar((done + part) / max(cost.points, done + 1), f"{_cpus(at.cpus)}: {at.phase}{rate}")
 
-        yield tell, lambda line: click.echo(printable(line), err=True)
+        yield report, lambda line: click.echo(printable(line), err=True)
 
 
 def point(result: PointResult, since_s: float) -> str:

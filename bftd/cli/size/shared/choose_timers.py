@@ -50,8 +50,8 @@ class Splits:
             ways.append("in pipeline stages (--max-stages N, or def make_model(batch_size, *, stages=1))")
         if not can:
             ways.append(f"by tensor parallelism ({'--tensor' if asked.step is None else 'a keyword tp'})")
-        told = (f"a script that can be cut says so: {' and '.join(ways)}",) if ways else ()
-        return Splits(stages, can, told)
+        notes = (f"a script that can be cut says so: {' and '.join(ways)}",) if ways else ()
+        return Splits(stages, can, notes)
 
 
 @dataclass
@@ -60,20 +60,20 @@ class Timers:
 
     timer: StepTimeModel
     unknown: Mapping[tuple[str, type[Exception]], str]
-    said: list[str]
+    remarks: list[str]
     profiling: str
 
     def notes(self, found: Sequence[JobRun]) -> list[str]:
         """Return notes on how reliable the times are and what would improve them."""
-        told = list(self.said)
+        notes = list(self.remarks)
         assumed = sorted({run.shape.pool.partition for run in found if run.run_s.origin == "assumed"})
         if assumed:
-            told.append(
+            notes.append(
                 f"times in {', '.join(assumed)} are assumed from data sheets, for ranking: "
                 f"bft size profile --partition {assumed[0]}{self.profiling} would measure them"
             )
-        told += self.unknown.values()
-        return told
+        notes += self.unknown.values()
+        return notes
 
 
 def made(
@@ -93,10 +93,10 @@ def made(
     from sizing.choose.timers.timers import Slowest, TimerChain
     from sizing.choose.timers.with_runs import WithRuns
 
-    said: list[str] = []
-    profiles = size_profiles.Profiles.of(asked, precision, said)
+    notes: list[str] = []
+    profiles = size_profiles.Profiles.of(asked, precision, notes)
     needed = profiles is not None or splits.stages != 1
-    graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, said) if needed else None
+    graph = size_profiles.graph_of(asked, global_batch, python, timeout_s, notes) if needed else None
     timers: list[StepTimeModel] = []
     measured = None if profiles is None or graph is None else profiles.timer(graph, global_batch, splits.tensor)
     if measured is not None:
@@ -105,33 +105,33 @@ def made(
     spread = replace(trace.spread_of(asked, tracer), fsdp=False)
     ways = tuple(_ways(chosen, global_batch, max_gpus, spread))
     timers.append(
-        Slowest(_assumed(asked, tracer, graph, global_batch, spread, {point for _, point in ways}, splits, said))
+        Slowest(_assumed(asked, tracer, graph, global_batch, spread, {point for _, point in ways}, splits, notes))
     )
-    said += _either(chosen)
-    said += splits.undeclared
+    notes += _either(chosen)
+    notes += splits.undeclared
     first = TimerChain(timers)
     timer: StepTimeModel = first
     if tracer is not None:
         places = {(each.pool.gpu.name, each.gpus, each.nodes, point) for each, point in ways if not each.pool.mixed}
         runs, more = learn.known(tracer, places)
         timer = WithRuns(first, runs, tracer.traces, global_batch)
-        said += more
-    return Timers(timer, first.unknown, said, size_profiles.profiling(asked, precision))
+        notes += more
+    return Timers(timer, first.unknown, notes, size_profiles.profiling(asked, precision))
 
 
 def _either(chosen: Sequence[GpuPool]) -> list[str]:
     """Note the pools in which Slurm may give one type of GPU or another, and how the centre could tell them apart."""
-    told = {}
+    notes = {}
     for pool in chosen:
         if pool.mixed:
             unknown = [name for name in pool.mixed if name not in {other.name for other in pool.others}]
             kinds = sorted({pool.gpu.name, *pool.mixed})
             but = f", but for {', '.join(unknown)}, of which nothing is known" if unknown else ""
-            told[(pool.partition, *kinds)] = (
+            notes[(pool.partition, *kinds)] = (
                 f"{pool.partition}: Slurm gives {' or '.join(kinds)} to the same request, so the slowest and the "
                 f"smallest count{but}; a type in gres.conf or a feature of their nodes would tell them apart"
             )
-    return list(told.values())
+    return list(notes.values())
 
 
 def _assumed(
@@ -142,7 +142,7 @@ def _assumed(
     spread: Spread,
     points: Collection[RankBatch],
     splits: Splits,
-    said: list[str],
+    notes: list[str],
 ) -> StepTimeModel:
     from sizing.base.errors import Untraceable
     from sizing.cells.size_graph import chain
@@ -153,16 +153,16 @@ def _assumed(
     if tracer is not None:
         try:
             _trace(tracer, points)
-            said += tracer.told()
+            notes += tracer.notes()
             cut = None if graph is None else ByGraph(graph)
             return Assumed(tracer.traces, tracer.traces, global_batch, spread, cut)
         except Untraceable as error:
             if asked.model is None:
                 raise BftError(f"{error}; give --config for an estimate by formula") from None
-            said.append(f"by formula, as the model could not be traced: {error}")
+            notes.append(f"by formula, as the model could not be traced: {error}")
     assert asked.model is not None
     if asked.model.parallel.gpus > 1:
-        said.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
+        notes.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
     source, whole = Formula(asked.model, asked.micro_batch), Formula(replace(asked.model, accumulation=1))
     sizes = ByGraph(chain(asked.model, GRAPH_BATCH))
     return Assumed(source, whole, global_batch, replace(spread, tensor=splits.tensor), sizes)

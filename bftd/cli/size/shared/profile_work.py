@@ -54,10 +54,10 @@ class ProfileWork:
         shards = [each for each in shards if each.tp not in self._out]
         todo = [each for each in shards if each not in known and (each.tp == 1 or self._tensor)]
         if not todo:
-            say([f"{_shards(len(known))}, all in the cache"] if known else [])
+            print_lines([f"{_shards(len(known))}, all in the cache"] if known else [])
             return
         cached = f", {len(known)} {'is' if len(known) == 1 else 'are'} in the cache" if known else ""
-        say([f"{_shards(len(todo))} to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
+        print_lines([f"{_shards(len(todo))} to profile{cached}; about {self._guess_s(todo):.0f} s (assumed)"])
         self.store.prepare()
         done = 0
         for tp in sorted({each.tp for each in todo}):
@@ -83,7 +83,7 @@ class ProfileWork:
 
         if tp not in self._out:
             self.notes[f"tensor parallelism over {tp} GPUs is left out: {why}"] = None
-            say([f"tp={tp} is left out: {why}"])
+            print_lines([f"tp={tp} is left out: {why}"])
         self._out.add(tp)
         self._tensor = self._tensor and not why.startswith(NO_PLAN)
 
@@ -92,13 +92,13 @@ class ProfileWork:
 
         began, count = time.monotonic(), 0
 
-        def tell(result: Result, files: Sequence[tuple[str, str]]) -> None:
+        def report(result: Result, files: Sequence[tuple[str, str]]) -> None:
             nonlocal count
             count += 1
             self.results[result.shard] = result
             self.files = tuple(files) or self.files
             put(self.store, self.source, files, self.setting, [result])
-            say([f"{done + count}/{of} {_line(result)} ({time.monotonic() - began:.0f} s)"])
+            print_lines([f"{done + count}/{of} {_line(result)} ({time.monotonic() - began:.0f} s)"])
 
         found = profiled(
             self.source,
@@ -108,7 +108,7 @@ class ProfileWork:
             device=self.device,
             python=self.python,
             timeout_s=self.timeout_s,
-            done=tell,
+            done=report,
         )
         self.notes.update(dict.fromkeys(found.notes))
         return count
@@ -184,7 +184,7 @@ def put(
     store.put(known, setting, results)
 
 
-def say(lines: Sequence[str]) -> None:
+def print_lines(lines: Sequence[str]) -> None:
     for line in lines:
         click.echo(line, err=True)
 

@@ -57,7 +57,7 @@ class Tracer:
 
     def measure(self, points: Sequence[RankBatch]) -> list[StepTrace | Untraceable]:
         """Trace points, two at a time; raises UsageError if the step cannot be traced at all."""
-        with progress_bar(f"tracing {self.step}", lines=True) as tell:
+        with progress_bar(f"tracing {self.step}", lines=True) as report:
             done = 0
 
             def one(point: RankBatch) -> StepTrace | Untraceable:
@@ -68,29 +68,29 @@ class Tracer:
 
             results = side_by_side(
                 [lambda point=point: one(point) for point in points],  # type: ignore[misc]
-                lambda: tell(done / len(points)),
+                lambda: report(done / len(points)),
             )
         self._seen += len(points)
         return results
 
-    def told(self) -> list[str]:
+    def notes(self) -> list[str]:
         """Return notes on the traces: how many there were, and which failed."""
         failed: dict[tuple[Parallel, str], list[str]] = {}
         for point, why in sorted(self.traces.failed.items()):
             failed.setdefault((point.parallel, why), []).append(str(point.batch))
-        told = [
+        failures = [
             f"a batch of {' or '.join(batches)} with {_name(parallel)} could not be traced: {why}"
             for (parallel, why), batches in failed.items()
         ]
         if any(trace.upper_bounds for traces in self.traces.found.values() for trace in traces.values()):
-            told.append(BOUNDED)
+            failures.append(BOUNDED)
         if self.traces.sums_nothing():
-            told.append(
+            failures.append(
                 "the step sums no gradients over replicas: where the script does not either, wrap the model in "
                 "DistributedDataParallel, or take a plan of one GPU (--max-gpus 1)"
             )
-        said = f"{self._seen} traces of {self.step}; {self._arithmetic()}"
-        return [said, *told]
+        summary = f"{self._seen} traces of {self.step}; {self._arithmetic()}"
+        return [summary, *failures]
 
     def _arithmetic(self) -> str:
         """Name the precisions in which the step computes, or the one chosen by --precision."""
