@@ -64,8 +64,8 @@ def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
     """Return the classes of nodes that a trainer may use, for its driver."""
     known = state.pool.classes
     names = classes.usable(known, item.request.requirements, item.request.partition)
-    told = [known[name] for name in names if len(name) <= NAME_MOST][:CLASSES_MOST]
-    return tuple(NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in told)
+    known_kinds = [known[name] for name in names if len(name) <= NAME_MOST][:CLASSES_MOST]
+    return tuple(NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in known_kinds)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:

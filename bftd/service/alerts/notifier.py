@@ -70,8 +70,8 @@ class AlertNotifier:
         self._ringing.hear(now_s, problems(self._shown(now_s)))
         if self._running is None and self._ringing.due(now_s, settings.every_s):
             place = {"host": socket.gethostname(), "cluster": self._cluster(), "partition": self._service.partition}
-            told = self._ringing.send(now_s)
-            message = {"format": told.pop("format"), **place, **told}
+            news = self._ringing.send(now_s)
+            message = {"format": news.pop("format"), **place, **news}
             self._running = self._thread.submit(
                 hook.run, self._command, json.dumps(message).encode() + b"\n", self._stop
             )

@@ -86,10 +86,10 @@ class Effect:
             return f"the effect of {what} is not known: {self.why_not}"
         over = f"over the last {self.hours:.3g} h"
         if self.sure and self.low is not None and self.high is not None:
-            said = f"{what} would have recovered {_signed(self.gain)} {over}"
+            outcome = f"{what} would have recovered {_signed(self.gain)} {over}"
             how = f"{_signed(self.low)} to {_signed(self.high)} with {100 * CONFIDENCE:.0f} % confidence; "
         else:
-            said = f"{what} would have made no difference that can be told {over}"
+            outcome = f"{what} would have made no difference that can be told {over}"
             how = f"{_signed(self.gain)}; " if abs(self.gain) >= ALIKE else ""
         u = (
             ""
@@ -97,7 +97,7 @@ class Effect:
             else f"U {_part(self.u_before)} -> {_part(self.u_after)}; "
         )
         counts = f"{_count(self.trainers, 'trainer')}, {_count(self.changes, 'change')} of the pool"
-        return f"{said} ({how}{u}{counts}; replayed in {self.wall_s:.0f} s)"
+        return f"{outcome} ({how}{u}{counts}; replayed in {self.wall_s:.0f} s)"
 
 
 def compared(

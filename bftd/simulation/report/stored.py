@@ -102,14 +102,15 @@ def _point(path: Path, entry: Mapping[str, Any]) -> TriedSettings:
 
 
 def _expected(path: Path, data: Mapping[str, Any]) -> WeeklyGain:
-    chosen, told = _within(path, data, "recommended"), _within(path, data, "expected")
+    chosen, expected = _within(path, data, "recommended"), _within(path, data, "expected")
     bounds = (
-        None if told.get(field) is None else _number(path, told, field) for field in ("low", "high", "confidence")
+        None if expected.get(field) is None else _number(path, expected, field)
+        for field in ("low", "high", "confidence")
     )
     return WeeklyGain(
         _number(path, chosen, "t_fwd_s"),
         int(_number(path, chosen, "pj_max")),
-        _number(path, told, "node_hours_per_week", least=-math.inf),
+        _number(path, expected, "node_hours_per_week", least=-math.inf),
         *bounds,
     )
 

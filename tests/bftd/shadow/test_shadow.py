@@ -160,7 +160,7 @@ class LiveSite:
         """One poll; regular jobs have preempted the pilots on their nodes."""
         service, now_s = self.service, snapshot.time_s
         self.imaginary.advance(now_s, now_s - service.core.pool.time_s <= service.core.settings.pool.stale_after_s)
-        told = self.imaginary.told(now_s, service.core.leases.values(), CONFIG.daemon.shadow_trainers)
+        told = self.imaginary.events(now_s, service.core.leases.values(), CONFIG.daemon.shadow_trainers)
         busy = {name for item in snapshot.jobs for name in item.nodes}
         free = {name for name, item in snapshot.nodes.items() if item.state == "IDLE" and name not in busy}
         placed = [lease for lease in service.core.leases.values() if lease.job_id and lease.node in free]
@@ -572,7 +572,7 @@ def test_the_week_is_recorded_as_a_trace_that_goes_on_after_a_restart(tmp_path: 
             jobs = tuple(job(f"5{name[1:]}", "RUNNING", nodes=(name,)) for name in busy)
             recorder.see(Snapshot(BEGIN_S + passed_s[0], nodes, jobs, ()))
             passed_s[0] += 1.0
-        assert recorder.told == str(path)
+        assert recorder.recording_path == str(path)
         recorder.close()
 
     watch(100)
@@ -624,7 +624,7 @@ def test_a_trace_that_cannot_be_written_does_not_end_the_daemon(tmp_path: Path, 
     recorder = TraceRecorder(path, CONFIG)
     recorder.see(Snapshot(BEGIN_S, {"n1": node("n1")}, (), ()))
     recorder.close()
-    assert recorder.told == ""
+    assert recorder.recording_path == ""
     assert says(caplog.text, "shadow.trace_recorder.no_trace")
 
 
