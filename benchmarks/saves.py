@@ -126,7 +126,7 @@ class _Trainer:
         self.outcome = Outcome(over_s)
         self.told: list[str] = []
         self._requests = SaveRequests()
-        self._progress = TrainerProgress(costs=Costs(tells_saves=True), groups=1)
+        self._progress = TrainerProgress(costs=Costs(saves_at_resize=True), groups=1)
         self._pilot = SimpleNamespace(working=True, workers=self._new_workers())
 
     def _new_workers(self) -> dict[int, _Worker]:
@@ -139,7 +139,7 @@ class _Trainer:
             settings=SimpleNamespace(spec=spec),
             save_requests=self._requests,
             progress=self._progress,
-            tell=self.told.append,
+            note=self.told.append,
         )
         pilot_manager, loop = SimpleNamespace(all=[self._pilot]), asyncio.get_running_loop()
         clockwork = Clockwork(cast(Any, run), KINDS["torchrun"], cast(Any, pilot_manager), cast(Any, None), loop.time)

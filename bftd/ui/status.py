@@ -186,9 +186,9 @@ def _notices(status: Mapping[str, Any]) -> list[Words]:
         lines.append(Words(f"no lease stands behind {what}{done}", "red"))
     lines += [Words(cap["text"], "yellow") for cap in status.get("caps", ())]
     lines += [
-        Words(f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}", "yellow")
-        for name, told in status.get("tuned", {}).items()
-        if told["value"] != told["file"]
+        Words(f"bft tune has set {name} = {setting['value']}; the configuration has {setting['file']}", "yellow")
+        for name, setting in status.get("tuned", {}).items()
+        if setting["value"] != setting["file"]
     ]
     ledger = status.get("ledger", {})
     if ledger.get("full"):

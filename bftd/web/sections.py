@@ -43,9 +43,9 @@ def notices(status: Mapping[str, Any], missing: str = "") -> str:
     if silent:
         notes.append(f"{silent} driver{'s are' if silent > 1 else ' is'} silent: bft status names them")
     notes += [
-        f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}"
-        for name, told in status.get("tuned", {}).items()
-        if told["value"] != told["file"]
+        f"bft tune has set {name} = {setting['value']}; the configuration has {setting['file']}"
+        for name, setting in status.get("tuned", {}).items()
+        if setting["value"] != setting["file"]
     ]
     if ledger.get("full"):
         notes.append(f"the ledger has reached its bound: it has events from {moment(ledger['oldest_event_s'])} on")
@@ -64,7 +64,7 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
     backs = status["give_back_s"]
     total = sum(states.values())
     lent = "Would be lent" if status["mode"] == "shadow" else "Lent now"
-    told = [
+    cells = [
         ("Nodes", count(total), f"{count(states.get('regular', 0))} run regular jobs"),
         (lent, count(states.get("leased", 0)), f"{count(states.get('idle', 0))} idle in the pool"),
         ("Trainers", count(running), f"{count(len(trainers) - running)} waiting or starting"),
@@ -83,8 +83,8 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
     if (delays := status.get("delays")) is not None:  # an older daemon does not send them
         budget_s = delays["budget_s"]
         promised = f", {budget_s:,.0f} s are promised" if budget_s else ""
-        told.append(("Delay", f"{delays['counted_s']:.0f} s", f"of regular jobs in the last hour{promised}"))
-    made = "".join(f"<div><dt>{name}<dd>{figure}<dd class=of>{text(of)}</div>" for name, figure, of in told)
+        cells.append(("Delay", f"{delays['counted_s']:.0f} s", f"of regular jobs in the last hour{promised}"))
+    made = "".join(f"<div><dt>{name}<dd>{figure}<dd class=of>{text(of)}</div>" for name, figure, of in cells)
     return f"<dl class=tiles>{made}</dl>"
 
 
@@ -133,33 +133,33 @@ def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
         for window in windows
     ]
     head = ["window", "training", "held", "U", "training h", "held h", "pool h"]
-    told = table("Efficiency by window, and node-hours", head, rows, range(1, 7))
-    if not told:
+    html = table("Efficiency by window, and node-hours", head, rows, range(1, 7))
+    if not html:
         return picture or "<p class=quiet>Nothing was recorded yet."
-    told += (
+    html += (
         "<p class=quiet>Of all node time that Slurm left idle and bftd could use: training is that in which workers "
         "made steps, held is all that trainers had, also while they started, were resized or left. "
         "U: what trainers made of it, of what they would make of as many nodes of their own."
     )
-    return f"<div class=two>{picture}<div>{told}</div></div>" if picture else told
+    return f"<div class=two>{picture}<div>{html}</div></div>" if picture else html
 
 
-def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str = "") -> str:
+def usage(data: Mapping[str, Any] | None, hours: int, all_: bool, missing: str = "") -> str:
     """Return node-hours by user."""
-    if told is None and missing:
+    if data is None and missing:
         return f"<p class=quiet>Not known: {text(missing)}"
-    if told is None:
+    if data is None:
         return "<p class=quiet>Who used how much is for those with the token; on a shell <code>bft usage</code> tells."
-    total = sum(item["held_node_seconds"] for item in told["usage"])
+    total = sum(item["held_node_seconds"] for item in data["usage"])
     rows = []
-    for item in told["usage"][:ROWS_MOST]:
+    for item in data["usage"][:ROWS_MOST]:
         part = item["held_node_seconds"] / total if total else 0
         bar = f'<svg class=bar aria-hidden=true><rect width="{100 * part:.0f}%" height="100%"/></svg>'
         shown = [node_hours(item["training_node_seconds"]), node_hours(item["held_node_seconds"])]
         rows.append([text(item["user"]), *shown, share(part), *([bar] if all_ else [])])
     head = ["user", "training", "held", "share", *(["of all that was held"] if all_ else [])]
     made = table(f"Node-hours of the last {span(hours * 3600)}, whole hours", head, rows, (1, 2, 3))
-    return (made or "<p class=quiet>Nobody had nodes in this time.") + _more(told["usage"])
+    return (made or "<p class=quiet>Nobody had nodes in this time.") + _more(data["usage"])
 
 
 def shadowed(status: Mapping[str, Any]) -> str:
@@ -181,18 +181,18 @@ def shadowed(status: Mapping[str, Any]) -> str:
 
 def decisions(status: Mapping[str, Any]) -> str:
     """Return the last decisions in words, the newest first."""
-    told = [
+    items = [
         f"<li><time>{clock(item['at_s'])}</time> {text(item['text'])}" for item in reversed(list(status["decisions"]))
     ]
-    return f"<ol class=said>{''.join(told)}</ol>" if told else "<p class=quiet>No decisions to show."
+    return f"<ol class=said>{''.join(items)}</ol>" if items else "<p class=quiet>No decisions to show."
 
 
 def nodes(groups: Sequence[Mapping[str, Any]], shadow: bool = False) -> str:
     """Return all nodes now by state, folded, with the reasons; `groups` have state, why, nodes and count."""
     made = []
-    for state, says in _STATES.items():
+    for state, description in _STATES.items():
         if shadow and state == "leased":
-            says = "would be lent to trainers"
+            description = "would be lent to trainers"
         own = sorted((group for group in groups if group["state"] == state), key=lambda group: -group["count"])
         if not own:
             continue
@@ -203,10 +203,10 @@ def nodes(groups: Sequence[Mapping[str, Any]], shadow: bool = False) -> str:
         ]
         if left := own[REASONS_MOST:]:
             rows.append([count(sum(group["count"] for group in left)), "for other reasons: see bft nodes", ""])
-        verb = says if number > 1 else says.replace("are ", "is ", 1).replace("run ", "runs ", 1)
+        verb = description if number > 1 else description.replace("are ", "is ", 1).replace("run ", "runs ", 1)
         made.append(
             f"<details id=nodes-{state}><summary><i class={state}></i>{count(number)} {verb}</summary>"
-            f"{table(f'Nodes that {says}', ['nodes', 'why', 'which'], rows, (0,))}</details>"
+            f"{table(f'Nodes that {description}', ['nodes', 'why', 'which'], rows, (0,))}</details>"
         )
     return "".join(made) or "<p class=quiet>Slurm was not read yet."
 

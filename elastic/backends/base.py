@@ -1,6 +1,6 @@
 """The interface of a back-end: what the trainer asks of it, and what it may ask of the trainer.
 
-A `Backend` lives in the driver. It sends messages to a pilot's node process by `Pilot.tell` and gets its messages in
+A `Backend` lives in the driver. It sends messages to a pilot's node process by `Pilot.send` and gets its messages in
 `received`; the agent between them passes on messages that it does not know itself.
 """
 

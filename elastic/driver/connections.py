@@ -157,8 +157,8 @@ class PeerConnections:
 
     async def _run_step(self, pilot: Pilot, command: list[str]) -> None:
         """Runs the step for an agent's node process; the agent learns of its start, but not of its failure."""
-        if said := await self._pilot_manager.run_step(pilot, command):
-            self._policy.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
+        if lines := await self._pilot_manager.run_step(pilot, command):
+            self._policy.cannot(pilot, failed(self._run.settings.spec.container or "", lines), sure=True)
 
     def _ready(self, pilot: Pilot) -> None:
         if self._policy.is_at_fault(pilot):  # it is being given back: its fault does not lie in its Python
@@ -175,7 +175,7 @@ class PeerConnections:
             pilot.reason = pilot.reason or CANCELLED
         else:
             pilot.reason = pilot.reason or TAKEN
-            self._pilot_manager.tell_state(pilot, "leaving", at_s=at_s)
+            self._pilot_manager.report_state(pilot, "leaving", at_s=at_s)
         self._pilot_manager.leave_at_once(pilot)
 
     def _from_step(self, peer: Peer, message: Message) -> None:
@@ -193,12 +193,12 @@ class PeerConnections:
     def _works(self, pilot: Pilot) -> None:
         if pilot.workers and not pilot.working:
             pilot.working = True
-            self._pilot_manager.tell_state(pilot, "working")
+            self._pilot_manager.report_state(pilot, "working")
 
     def _from_failing(self, worker: Peer, message: Message) -> None:
         """Takes a worker's error; the worker waits for the reply, so that the report of its end comes after."""
         if (pilot := self._pilot_of(worker)) is not None:
-            self._policy.told_error(pilot, str(message.get("text", "")))
+            self._policy.script_failed(pilot, str(message.get("text", "")))
         worker.send({"op": "heard"})
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:

@@ -40,11 +40,11 @@ class TrainerContext:
         self.log = log
         self.show = show
         self.report = report
-        self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
-        self.generations = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.tell)
+        self.store = CheckpointStore(settings.state_dir, self.note, self.fence, settings.name)
+        self.generations = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.note)
         self.saver = CheckpointSaver(self.store)
         self.save_requests = SaveRequests()
-        self.progress = TrainerProgress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
+        self.progress = TrainerProgress(costs=Costs(saves_at_resize=KINDS[settings.backend].saves_together))
         self.by_path = ByPath(self.generations, self.saver.note, self.state_saved, self.progress.costs.saved)
         self.state_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class TrainerContext:
         await self._news.wait()
         self._news.clear()
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Logs a line that also matters outside the job: the daemon gets it too."""
         self.log(text)
         self.report(NoteReport(time.time(), text))

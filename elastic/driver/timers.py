@@ -95,4 +95,4 @@ class Clockwork:
                 else:
                     wait_s = SHIP_EVERY_S
             if (line := saves.line()) is not None:
-                self._run.tell(line)
+                self._run.note(line)

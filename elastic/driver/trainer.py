@@ -109,7 +109,7 @@ class Trainer:
             self._reconcile_for_ever(),
             *self._clockwork.works(),
             self.estimating.work(),
-            self._tell_changes(),
+            self._log_changes(),
         ]
         tasks = list(map(asyncio.create_task, works))
         for task in tasks:
@@ -213,19 +213,19 @@ class Trainer:
         self.run.progress.suspended(step)
         for pilot in self.pilot_manager.all:
             pilot.working = False
-        self._say(self._changes.suspended(time.monotonic(), step))
+        self._log(self._changes.suspended(time.monotonic(), step))
         self.run.report(SuspendReport(time.time(), step))
 
-    async def _tell_changes(self) -> None:
+    async def _log_changes(self) -> None:
         """Logs the changes of the trainer's nodes."""
         while True:
             await asyncio.sleep(REPORT_S)
             progress = self.run.progress
             group = [pilot for pilot in self.pilot_manager.all if pilot.workers and self._backend.uses(pilot)]
             known = TrainingRate(progress.groups, progress.nodes, progress.samples_per_s, self._daemon.ends_in_s)
-            self._say(self._changes.look(time.monotonic(), group, known))
+            self._log(self._changes.look(time.monotonic(), group, known))
 
-    def _say(self, line: str | None) -> None:
+    def _log(self, line: str | None) -> None:
         if line is not None and not self.run.result.done():
             self.run.log(line)
 

@@ -107,10 +107,12 @@ class _Terms:
     def __init__(self, secret: str, hello: bytes, nonce: str) -> None:
         self._key = secret.encode()
         # Each part is preceded by its length: no two hellos and nonces make the same text.
-        self._said = b"".join(len(part).to_bytes(4, "big") + part for part in (hello, nonce.encode(errors="replace")))
+        self._transcript = b"".join(
+            len(part).to_bytes(4, "big") + part for part in (hello, nonce.encode(errors="replace"))
+        )
 
     def of(self, purpose: str) -> bytes:
-        return hmac.digest(self._key, purpose.encode() + b"\0" + self._said, "sha256")
+        return hmac.digest(self._key, purpose.encode() + b"\0" + self._transcript, "sha256")
 
 
 def _equal(given: object, expected: bytes) -> bool:

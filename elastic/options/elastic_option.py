@@ -29,7 +29,7 @@ _IMAGE = "(?!-)[A-Za-z0-9_=:.+@/~#%-]+"
 _NAMED = re.compile(r"\(\?P<(\w*)>")
 _READ = ("step", "samples", "loss", "total_steps")
 """The values that are read from a line of a script's output."""
-_UNSAID = NodeShare(asked=False)
+_NOT_ASKED = NodeShare(asked=False)
 SAVE_SHARE_MOST = 0.05
 """The highest share of the time that saves may take: one save in twenty times what it costs."""
 
@@ -68,7 +68,7 @@ class ElasticSpec:
     state_path: str | None = None
     container: str | None = None
     progress: str | None = None
-    share: NodeShare = _UNSAID
+    share: NodeShare = _NOT_ASKED
     save_share: float | None = None
 
     @classmethod

@@ -114,7 +114,7 @@ def step(
     session = _session.current()
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
     if total_steps is not None:
-        session.told_total(total_steps)
+        session.set_total(total_steps)
     session.step(progress.step, progress.samples, rank, size, None if loss is None else float(loss), nodes=nodes)
     session.step_barrier.by_clock = save_every is None
     request = session.step_barrier.passed(progress.step, time.monotonic())

@@ -33,8 +33,8 @@ class HorovodBackend(Backend):
         self._addresses: dict[Pilot, str] = {}
         self._guests: list[str] = []
         self._burst: list[tuple[Pilot, Message]] = []
-        self._told = asyncio.Event()
-        self._told.set()
+        self._burst_sent = asyncio.Event()
+        self._burst_sent.set()
         self._news = asyncio.Event()
         self._clean = True
         self._early = ""
@@ -52,8 +52,8 @@ class HorovodBackend(Backend):
         await self._prepare()
 
     async def set_members(self, pilots: Sequence[Pilot]) -> None:
-        if not self._told.is_set():
-            await self._told.wait()
+        if not self._burst_sent.is_set():
+            await self._burst_sent.wait()
             if not all(pilot.wanted for pilot in pilots):
                 return  # some were lost at the same moment; that has woken the trainer
         if self._elastic_run is not None and set(pilots).isdisjoint(self._listed.values()):
@@ -68,7 +68,7 @@ class HorovodBackend(Backend):
     async def suspend(self) -> None:
         if self._elastic_run is None:
             return
-        self._tell_burst()
+        self._send_burst()
         run, self._elastic_run = self._elastic_run, None
         await self._services.save_state(self._workers(), graceful=self._clean)
         await run.stop()
@@ -123,11 +123,11 @@ class HorovodBackend(Backend):
             elif run is self._elastic_run:
                 self._elastic_run_exited(rc)
 
-        def said(line: str) -> None:
+        def log(line: str) -> None:
             if run is not self._next:  # a waiting run's lines are not shown: its nodes will say the same
                 self._services.log(line)
 
-        run = Companion(self._request, exited, said)
+        run = Companion(self._request, exited, log)
         await run.start(
             settings.interpreter, "elastic.backends.horovod.elastic_run", image=settings.container_message()
         )
@@ -180,11 +180,11 @@ class HorovodBackend(Backend):
                     self._elastic_run.send({"op": "exit", "host": host, "local_rank": local_rank, "rc": 137})
                 return
             self._alive.add((host, local_rank), pilot)
-            pilot.tell(message)
+            pilot.send(message)
         elif message["op"] == "kill":
             owner = self._alive.pilot_of(str(message["host"]))
             if owner is not None:
-                owner.tell(message)
+                owner.send(message)
         elif message["op"] == "done":
             self._ending = asyncio.ensure_future(self._done(message))
 
@@ -208,7 +208,7 @@ class HorovodBackend(Backend):
 
     async def _end_workers(self) -> None:
         for host, pilot in self._alive.hosts().items():
-            pilot.tell({"op": "kill", "host": host})
+            pilot.send({"op": "kill", "host": host})
         deadline = asyncio.get_running_loop().time() + _WORKER_END_S
         while self._alive and (left := deadline - asyncio.get_running_loop().time()) > 0:
             self._news.clear()
@@ -240,23 +240,23 @@ class HorovodBackend(Backend):
         """Collect ends for a moment: if half of the nodes go at once, each survivor gets one abort, not many."""
         self._clean = False
         self._burst.append((pilot, message))
-        if self._told.is_set():
-            self._told.clear()
-            asyncio.get_running_loop().call_later(_BURST_S, self._tell_burst)
+        if self._burst_sent.is_set():
+            self._burst_sent.clear()
+            asyncio.get_running_loop().call_later(_BURST_S, self._send_burst)
         if pilot.wanted and pilot.horovod_host == message["host"]:
             pilot.incarnation += 1
-            pilot.tell({"op": "kill", "host": message["host"]})
+            pilot.send({"op": "kill", "host": message["host"]})
 
-    def _tell_burst(self) -> None:
+    def _send_burst(self) -> None:
         """Tell the survivors first, then Horovod's driver: an abort must not hit sockets that are already new."""
         burst, self._burst = self._burst, []
-        self._told.set()
+        self._burst_sent.set()
         if self._elastic_run is None or not burst:
             return
         broken = {pilot for pilot, _ in burst}
         for pilot in self._alive.pilots:
             if pilot not in broken:
-                pilot.tell_workers({"op": "abort"})
+                pilot.send_to_workers({"op": "abort"})
         for _, message in burst:
             self._elastic_run.send(message)
 

@@ -142,7 +142,7 @@ class TorchrunBackend(Backend):
                 self._group.remove(member)
                 # If it is needed again, it waits at the rendezvous.
                 member.working = False
-                member.tell({"op": "regroup"})
+                member.send({"op": "regroup"})
         return True
 
     async def _stop_workers(self) -> None:
@@ -160,7 +160,7 @@ class TorchrunBackend(Backend):
         for pilot in group:
             pilot.working = False
             if pilot.lease not in self._waiting:
-                pilot.tell({"op": "regroup"})
+                pilot.send({"op": "regroup"})
         self._broken = False
 
     async def _assemble(self, pilots: list[Pilot]) -> list[Pilot] | None:
@@ -168,7 +168,7 @@ class TorchrunBackend(Backend):
         for pilot in pilots:
             if pilot.lease not in self._invited:
                 self._invited.add(pilot.lease)
-                pilot.tell({"op": "join"})
+                pilot.send({"op": "join"})
         deadline = asyncio.get_running_loop().time() + _JOIN_S
         while missing := [pilot for pilot in pilots if pilot.lease not in self._waiting]:
             # Checked before every wait: a node may have been lost while the state of the others was being saved.
@@ -196,7 +196,7 @@ class TorchrunBackend(Backend):
         for number, pilot in enumerate(members):
             self._waiting.discard(pilot.lease)
             self._first_ranks[pilot.lease] = first_rank
-            pilot.tell(
+            pilot.send(
                 {
                     "op": "rendezvous",
                     "generation": self._generation,

@@ -183,11 +183,11 @@ class Blame:
         `sure`: the cause is, as far as one can tell, in the image that all nodes get. If no node was ever ready, no
         second one is tried.
         """
-        said = self._cannot.setdefault(text, [])
-        said.append(node)
+        reporters = self._cannot.setdefault(text, [])
+        reporters.append(node)
         nodes = {one for names in self._cannot.values() for one in names}
-        alike, needed = len(set(said)), TRIES if self._ever_ready else 2
-        only = not self._ever_ready and len(nodes) == 1 and len(said) >= TRIES
+        alike, needed = len(set(reporters)), TRIES if self._ever_ready else 2
+        only = not self._ever_ready and len(nodes) == 1 and len(reporters) >= TRIES
         # Different sentences may have one cause, but it takes more of them to rule out several bad nodes.
         if not ready and ((sure and not self._ever_ready) or alike >= needed or len(nodes) >= 2 * needed or only):
             return Verdict("the script's", alike)

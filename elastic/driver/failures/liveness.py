@@ -60,7 +60,7 @@ class Liveness:
         self._time_s += min(now_s - self._looked_s, BEAT_S + BEAT_LATE_S)
         self._looked_s = now_s
         for pilot in self._pilot_manager.all:
-            pilot.tell({"op": "beat"})
+            pilot.send({"op": "beat"})
             # Until its node process is up an agent may wait for a file system, and a late one is given back anyway.
             if pilot.agent is not None and pilot.answers and self.silence_s(pilot.agent) > DRIVER_LOST_S:
                 self._pilot_manager.abandon(pilot, f"{pilot.node} has not answered for {DRIVER_LOST_S:g} s")
@@ -70,7 +70,7 @@ class Liveness:
         for pilot in self._pilot_manager.all:
             for worker in list(pilot.workers.values()):
                 self._examine(pilot, worker)
-            pilot.tell_workers({"op": "ping"})
+            pilot.send_to_workers({"op": "ping"})
 
     def looked(self, pilot: Pilot, message: Message) -> None:
         """Takes an agent's report on a silent worker."""
@@ -94,4 +94,4 @@ class Liveness:
             self._pilot_manager.abandon(pilot, f"a worker on {pilot.node} has not answered for {silent_s:.0f} s")
         elif silent_s > 2 * PING_S:
             stepped = worker in self._stepped
-            pilot.tell({"op": "look", "pid": worker.hello.get("pid", 0), "silent_s": silent_s, "stepped": stepped})
+            pilot.send({"op": "look", "pid": worker.hello.get("pid", 0), "silent_s": silent_s, "stepped": stepped})

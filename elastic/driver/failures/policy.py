@@ -38,7 +38,7 @@ class FailurePolicy:
         self._at_fault: set[str] = set()
         self._ends: list[tuple[Pilot, int, str]] = []
         self._fetched = False
-        self._told = False
+        self._reports_steps = False
         self._warned: set[str] = set()
         self._first: tuple[object, int, int] | None = None
         """The first worker of a generation that ended a step: generation, rank and step."""
@@ -53,7 +53,7 @@ class FailurePolicy:
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See TrainerServices, and CheckpointSaver.save."""
-        self._report_printed(self._printed.untold())
+        self._report_printed(self._printed.unreported())
         costs = self._run.progress.costs
         costs.asked(time.monotonic(), graceful=graceful)
         # A script that reports no steps comes to no step boundary: waiting for one would be in vain.
@@ -66,13 +66,13 @@ class FailurePolicy:
         costs.stored(time.monotonic())
         if self._silence.ended(time.monotonic()):
             self._warn_if_silent()
-            if graceful and self._told and not self._has_saved:
+            if graceful and self._reports_steps and not self._has_saved:
                 self._warn(UNSAVED)
 
     def finish(self, exit_code: int, reason: str) -> None:
         """See TrainerServices."""
         if exit_code == 0:
-            self._report_printed(self._printed.untold())  # the last lines count, too
+            self._report_printed(self._printed.unreported())  # the last lines count, too
         self._run.finish(exit_code, reason)
 
     # -- messages of nodes and workers ---
@@ -96,27 +96,27 @@ class FailurePolicy:
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
-        self._report_printed(self._printed.untold())
+        self._report_printed(self._printed.unreported())
         first = self._silence.began(pilot.lease, time.monotonic())
         self._printed.began(joined=not first)
         if first:
             loop = asyncio.get_running_loop()
-            loop.call_later(REGROUPED_S, self._tell_resize)
+            loop.call_later(REGROUPED_S, self._report_resize)
             loop.call_later(SILENT_S, self._warn_if_silent)
 
     def printed(self, pilot: Pilot, line: str) -> bool:
         """Takes a line of the node's output; returns whether it is the first of its group that reports a step."""
         self._words.printed(pilot.lease, line)
         # The last lines of a stopped worker may come after the first worker of the next group.
-        if self._told or not self._printed.reads or self._silence.outlived(pilot.lease):
+        if self._reports_steps or not self._printed.reads or self._silence.outlived(pilot.lease):
             return False
         message = self._printed.read(pilot.lease, line, time.time(), self._group)
         if self._printed.gave_up:
-            self._run.tell(TOO_LONG)
+            self._run.note(TOO_LONG)
         return self._report_printed(message)
 
     def _report_printed(self, message: Message | None) -> bool:
-        if message is None or self._told:
+        if message is None or self._reports_steps:
             return False
         progress, step = self._run.progress, int(message["step"])
         progress.printed = True
@@ -131,16 +131,16 @@ class FailurePolicy:
         sizes = [len(pilot.workers) for pilot in self._pilots() if pilot.workers]
         return len(sizes), sum(sizes)
 
-    def told_error(self, pilot: Pilot, text: str) -> None:
+    def script_failed(self, pilot: Pilot, text: str) -> None:
         """Takes the error that a worker's script fails with; the worker's end is reported by its node."""
-        self._words.told(pilot.lease, text)
+        self._words.reported(pilot.lease, text)
 
     def stepped(self, pilot: Pilot, message: Message) -> None:
         """Takes a worker's report of a step; the state saved by then is in the trainer's progress."""
         now_s, members = time.monotonic(), self._members()
         if message["first"]:
             self._compare(message)
-        self._told, self._run.progress.printed = True, False
+        self._reports_steps, self._run.progress.printed = True, False
         # Horovod's workers outlive a change of nodes. A group with a worker that has since gone was formed before that.
         if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
             self._look_who_is_here()
@@ -361,11 +361,11 @@ class FailurePolicy:
 
     @property
     def _has_saved(self) -> bool:
-        return self._run.store.step >= 0 or (self._told and self._run.progress.step > 0)
+        return self._run.store.step >= 0 or (self._reports_steps and self._run.progress.step > 0)
 
     @property
     def _silent(self) -> bool:
-        return not (self._has_saved or self._fetched or self._told)
+        return not (self._has_saved or self._fetched or self._reports_steps)
 
     def _warn_if_silent(self) -> None:
         if self._silent and not self._printed.matched:
@@ -375,9 +375,9 @@ class FailurePolicy:
         """Reports a text once, in the output and in `bft explain`."""
         if text not in self._warned and not self._run.result.done():
             self._warned.add(text)
-            self._run.tell(text)
+            self._run.note(text)
 
-    def _tell_resize(self) -> None:
+    def _report_resize(self) -> None:
         report = self._silence.resize(time.time())
         if report is None or not self._silent or self._printed.matched or self._run.result.done():
             return

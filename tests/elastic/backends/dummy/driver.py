@@ -34,10 +34,10 @@ class DummyBackend(Backend):
         if not set(self._group) & set(pilots):
             await self.suspend()
         for pilot in set(self._group) - set(pilots):
-            pilot.tell({"op": "leave"})
+            pilot.send({"op": "leave"})
         self._group, self._done, self._clean = list(pilots), set(), True
         for rank, pilot in enumerate(pilots):
-            pilot.tell({"op": "group", "rank": rank, "size": len(pilots)})
+            pilot.send({"op": "group", "rank": rank, "size": len(pilots)})
 
     async def suspend(self) -> None:
         group, self._group = self._group, []
@@ -47,7 +47,7 @@ class DummyBackend(Backend):
         await self._services.save_state(workers, graceful=self._clean)
         self._clean = True
         for pilot in group:
-            pilot.tell({"op": "leave"})
+            pilot.send({"op": "leave"})
 
     def lost(self, pilot: Pilot) -> None:
         if pilot in self._group:

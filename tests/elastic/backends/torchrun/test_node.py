@@ -210,7 +210,7 @@ def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_the_sh
         n1 = group.node("n1", prepare=look_once)
         await group.backend.set_members([n1])
         await group.until("the worker has it", group.rows)
-        n1.tell({"op": "leaving"})
+        n1.send({"op": "leaving"})
         record = tmp_path / shared_memory.RECORD
         await group.until("the agent can remove it", lambda: record.exists() and "segment" in record.read_text())
 

@@ -334,7 +334,7 @@ def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_it
         pilot = stage.pilot_manager.pilots["n1.1"]
         pilot.agent = peer(role="agent")
         stage.pilot_manager.ready(pilot)
-        stage.pilot_manager.tell_state(pilot, "leaving", at_s=12.0)
+        stage.pilot_manager.report_state(pilot, "leaving", at_s=12.0)
         stage.pilot_manager.leave_at_once(pilot)
         pilot.agent = None  # and it hangs up
         stage.starter.hold.set()
