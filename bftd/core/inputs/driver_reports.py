@@ -214,7 +214,7 @@ def _progress(turn: Draft, trainer: Trainer, report: ProgressReport) -> None:
             knowledge, report.nodes, report.samples_per_s, trainer.sizes.high, _class(turn, trainer)
         ),
         total_steps=report.total_steps,
-        pace=trainer.pace.reported(max(report.step, report.live_step), report.steps_per_s, report.nodes),
+        pace=trainer.pace.with_report(max(report.step, report.live_step), report.steps_per_s, report.nodes),
     )
 
 
@@ -252,7 +252,7 @@ def _suspend(turn: Draft, trainer: Trainer, report: SuspendReport) -> None:
         step=step,
         samples_per_s=0.0,
         resumed_s=None,
-        pace=trainer.pace.reported(step, 0.0, 0),
+        pace=trainer.pace.with_report(step, 0.0, 0),
         attendance=trainer.attendance.seen(turn.now, works=False),
     )
     if turn.explain:

@@ -53,7 +53,7 @@ class FailurePolicy:
 
     async def save_state(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See TrainerServices, and CheckpointSaver.save."""
-        self._report_printed(self._printed.unreported())
+        self._report_printed(self._printed.take_unreported())
         costs = self._run.progress.costs
         costs.asked(time.monotonic(), graceful=graceful)
         # A script that reports no steps comes to no step boundary: waiting for one would be in vain.
@@ -72,7 +72,7 @@ class FailurePolicy:
     def finish(self, exit_code: int, reason: str) -> None:
         """See TrainerServices."""
         if exit_code == 0:
-            self._report_printed(self._printed.unreported())  # the last lines count, too
+            self._report_printed(self._printed.take_unreported())  # the last lines count, too
         self._run.finish(exit_code, reason)
 
     # -- messages of nodes and workers ---
@@ -96,7 +96,7 @@ class FailurePolicy:
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
-        self._report_printed(self._printed.unreported())
+        self._report_printed(self._printed.take_unreported())
         first = self._silence.began(pilot.lease, time.monotonic())
         self._printed.began(joined=not first)
         if first:
@@ -133,7 +133,7 @@ class FailurePolicy:
 
     def script_failed(self, pilot: Pilot, text: str) -> None:
         """Takes the error that a worker's script fails with; the worker's end is reported by its node."""
-        self._words.reported(pilot.lease, text)
+        self._words.take_error(pilot.lease, text)
 
     def stepped(self, pilot: Pilot, message: Message) -> None:
         """Takes a worker's report of a step; the state saved by then is in the trainer's progress."""

@@ -103,7 +103,7 @@ class Printed:
         self._joined = joined and (self._joined or not self._first)
         self._source, self._first, self._restarted = "", True, self.matched
 
-    def unreported(self) -> Message | None:
+    def take_unreported(self) -> Message | None:
         """Returns the message that was read last, if it was not reported yet."""
         last, self._unreported = self._unreported, None
         return last

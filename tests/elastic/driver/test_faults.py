@@ -577,10 +577,10 @@ def test_who_was_killed_is_the_cause_though_the_peers_told_of_it_before(play: Pl
 
 def test_of_two_workers_on_a_node_the_one_that_only_lost_the_other_is_not_the_one_to_look_at() -> None:
     words = LastWords()
-    words.reported("a", LOST)
-    words.reported("a", "ValueError: no such split")
-    words.reported("a", "KeyError: 'later'")
-    words.reported("a", LOST)
+    words.take_error("a", LOST)
+    words.take_error("a", "ValueError: no such split")
+    words.take_error("a", "KeyError: 'later'")
+    words.take_error("a", LOST)
     assert words.error("a") == "ValueError: no such split"
     assert not words.of_a_peer("a")
 
@@ -807,7 +807,7 @@ def test_what_is_kept_of_the_output_is_little_and_goes_with_its_pilot() -> None:
     words = LastWords()
     for number in range(10_000):
         words.printed(f"n{number % 3}.1", "x" * 10_000)
-    words.reported("n0.1", "y\n" * 10_000)
+    words.take_error("n0.1", "y\n" * 10_000)
     assert len(words.of("n1.1")) == LINES_KEPT
     assert {len(line) for line in words.of("n1.1")} == {LINE_MOST}
     assert sum(map(len, words.of("n0.1"))) <= TEXT_MOST

@@ -54,8 +54,8 @@ def test_one_report_a_second_is_made_and_the_last_of_a_group_is_not_forgotten() 
     printed = Printed(STEP)
     told = [read(printed, f"step {step}", step / 10) for step in range(1, 16)]
     assert [message["step"] for message in told if message] == [1, 11]
-    assert seen(printed.unreported(), "step") == (15,)
-    assert printed.unreported() is None
+    assert seen(printed.take_unreported(), "step") == (15,)
+    assert printed.take_unreported() is None
 
 
 def test_one_node_is_read_until_the_workers_are_started_again() -> None:
