@@ -68,8 +68,7 @@ class PoolNode:
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
     job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
-    the view's classes. `co_located` is a job on the part that our pilot does not have; an `unheard` node does not
-    answer.
+    the view's classes. `co_located` is a job on the rest of a pilot's node; an `unheard` node does not answer.
     """
 
     name: str
@@ -240,8 +239,7 @@ class Trainer:
     stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver reported them
     resumed_s: float | None = float("-inf")  # when it last went on; None from a suspension until the next first step
     resume_lent_s: float = float("-inf")  # when it was last lent nodes to go on
-    # the key of the last reason why it stays as it is, so that none is given twice in a row; `said` in ledgers of 0.1
-    last_reason: str = field(default="", metadata={"old_name": "said"})
+    last_reason: str = field(default="", metadata={"old_name": "said"})  # the key of why it stays: none is given twice
     unknown_leases: tuple[Lease, ...] = ()  # those that its driver holds and the daemon does not know: revoked
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
     held: int = 0  # the number of nodes it had when a plan was last made
