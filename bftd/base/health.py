@@ -113,7 +113,7 @@ def _nodes_and_jobs(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     if quarantined := sum("quarantine" in node["why"] for node in status["nodes"]):
         text = f"{quarantined} node{'s are' if quarantined > 1 else ' is'} in quarantine"
         yield HealthProblem("WARNING", text, "quarantine")
-    if count := len(status.get("orphan_jobs", status.get("strays", ()))):  # daemons of 0.1 send strays
+    if count := len(status.get("orphan_jobs") or status.get("strays", ())):  # daemons of 0.1 send strays
         yield HealthProblem("WARNING", f"no lease stands behind {count} job{'s' if count > 1 else ''}", "stray")
     if silent := status.get("silent", ()):
         yield HealthProblem("WARNING", f"no word from the driver of {', '.join(silent)}", "silent")

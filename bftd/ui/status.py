@@ -180,7 +180,7 @@ def _notices(status: Mapping[str, Any]) -> list[Words]:
     for item in (status.get("hours"), status.get("bound")):
         lines += [Words(item["text"], "yellow")] if item and item["text"] else []
     lines += _rooms(status)
-    for job in status.get("orphan_jobs", status.get("strays", ())):  # daemons of 0.1 send strays
+    for job in status.get("orphan_jobs") or status.get("strays", ()):  # daemons of 0.1 send strays
         done = ": bftd has asked Slurm to cancel it" if job["cancelled"] else ""
         what = f"job {job['job_id']} of {_whose(job)} on {_fold(job['nodes'])} since {_moment(job['since_s'])}"
         lines.append(Words(f"no lease stands behind {what}{done}", "red"))
