@@ -37,7 +37,7 @@ from bftd.protocol.lease import LeaseState
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport, ProgressReport, Report
 from bftd.protocol.sizes import Sizes
-from bftd.service.gc_schedule import Garbage, only_when_told
+from bftd.service.gc_schedule import Garbage, only_when_called
 from bftd.service.instrumentation import Meters
 from bftd.service.service import Service
 from slurm_plugin.errors import SlurmError
@@ -294,7 +294,7 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     logging.disable(logging.CRITICAL)
     sys.setswitchinterval(SWITCH_S)
-    only_when_told()
+    only_when_called()
     sizes = [min(options.nodes)] if options.quick else options.nodes
     lasts_s = QUICK_S if options.quick else options.hours * 3600.0
     rows = []

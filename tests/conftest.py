@@ -65,7 +65,7 @@ _LONG = (
     "tests/elastic/test_containers_on_a_cluster.py",
     "tests/elastic/test_silent_nodes_on_a_cluster.py",
     "tests/elastic/backends/",
-    "tests/bftd/test_strays_cluster.py",
+    "tests/bftd/test_orphan_jobs_cluster.py",
     "tests/benchmarks/impact/test_run.py",
     "tests/bftd/daemon/test_sandbox_site.py",
     "tests/bftd/test_earmarks_cluster.py",

@@ -187,12 +187,12 @@ ALERTS: tuple[Alert, ...] = (
          _series("bftd_ledger_max_bytes", "100x200")),
     ),
     Alert(
-        "BftdStrayJobs", "warning", "bftd_stray_jobs > 0", "15m",
+        "BftdOrphanJobs", "warning", "bftd_orphan_jobs > 0", "15m",
         "no lease stands behind {{ $value }} jobs of the harvested partitions",
         "`bft status` names jobs and users: somebody goes round the daemon, or a driver misbehaves. `[slurm] operator` "
         "has bftd end them.",
         "../howto/limits.md#jobs-without-a-lease",
-        (_series("bftd_stray_jobs", "1x200"),), (_series("bftd_stray_jobs", "0x200"),),
+        (_series("bftd_orphan_jobs", "1x200"),), (_series("bftd_orphan_jobs", "0x200"),),
     ),
     Alert(
         "BftdQuarantineGrows", "warning",

@@ -77,7 +77,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                                        ("max by (window) (bftd_u_ratio{@})", "U, {{window}}")), "percentunit"),
         Panel("Left alone", (("sum(bftd_quarantined_nodes{@})", "in quarantine"),
                              ("sum(bftd_backing_off_nodes{@})", "backing off"),
-                             ("sum(bftd_stray_jobs{@})", "stray jobs"),
+                             ("sum(bftd_orphan_jobs{@})", "orphan jobs"),
                              ("sum by (kind) (bftd_pauses{@})", "pauses of {{kind}}"))),
     )),
     ("Giving back", (

@@ -97,7 +97,7 @@ class Nodes:
         try:
             os.close(go_in)
             folder = str(self._folder / lease)
-            own = {"BFT_HOST": lease, "BFT_LOCAL_RANK": str(rank), "TMPDIR": folder}
+            own = {"BFT_LEASE": lease, "BFT_LOCAL_RANK": str(rank), "TMPDIR": folder}
             session = DriverLink.connect({**self._driver, **own}, None)
             os.write(ready_in, b".")
             os.read(go, 1)

@@ -35,7 +35,7 @@ from elastic.base.timing import UPLOAD_EVERY_S
 from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs
 from elastic.driver.saving.interval import Saves, interval_s
-from elastic.driver.saving.step_barrier import Agreement
+from elastic.driver.saving.step_barrier import SaveRequests
 from elastic.driver.timers import Clockwork
 from elastic.link.peer import Peer
 from elastic.link.step_barrier import StepBarrier
@@ -101,19 +101,19 @@ class Outcome:
 
 
 class _Worker:
-    """A worker's fence behind a connection that takes no time."""
+    """A worker's step barrier behind a connection that takes no time."""
 
-    def __init__(self, agreement: Agreement) -> None:
-        self.fence = StepBarrier()
-        self.fence.by_clock = True
-        self._agreement = agreement
+    def __init__(self, requests: SaveRequests) -> None:
+        self.step_barrier = StepBarrier()
+        self.step_barrier.by_clock = True
+        self._requests = requests
 
     def send(self, message: Message) -> None:
         asyncio.get_running_loop().call_soon(self._heard, message)
 
     def _heard(self, message: Message) -> None:
-        if answer := self.fence.answer(message):
-            self._agreement.received(cast(Peer, self), answer)
+        if answer := self.step_barrier.answer(message):
+            self._requests.received(cast(Peer, self), answer)
 
 
 class _Trainer:
@@ -126,24 +126,24 @@ class _Trainer:
         self._step = self._kept = 0
         self.outcome = Outcome(over_s)
         self.told: list[str] = []
-        self._agreement = Agreement()
-        self._progress = TrainerProgress(costs=Costs(tells_saves=True), groups=1)
+        self._requests = SaveRequests()
+        self._progress = TrainerProgress(costs=Costs(saves_at_resize=True), groups=1)
         self._pilot = SimpleNamespace(working=True, workers=self._new_workers())
 
     def _new_workers(self) -> dict[int, _Worker]:
-        return {rank: _Worker(self._agreement) for rank in range(2)}
+        return {rank: _Worker(self._requests) for rank in range(2)}
 
     async def run(self) -> None:
         """Trains until the time is over."""
         spec = ElasticSpec(1, 2)
         run = SimpleNamespace(
             settings=SimpleNamespace(spec=spec),
-            agreement=self._agreement,
+            save_requests=self._requests,
             progress=self._progress,
-            tell=self.told.append,
+            note=self.told.append,
         )
-        crew, loop = SimpleNamespace(all=[self._pilot]), asyncio.get_running_loop()
-        clockwork = Clockwork(cast(Any, run), KINDS["torchrun"], cast(Any, crew), cast(Any, None), loop.time)
+        pilot_manager, loop = SimpleNamespace(all=[self._pilot]), asyncio.get_running_loop()
+        clockwork = Clockwork(cast(Any, run), KINDS["torchrun"], cast(Any, pilot_manager), cast(Any, None), loop.time)
         driver = asyncio.ensure_future(clockwork._save())
         try:
             while loop.time() < self._over_s:
@@ -156,8 +156,8 @@ class _Trainer:
         if self._is_lost(clock()):
             return
         self._step += 1
-        gates = [worker.fence.passed(self._step, clock()) for worker in self._pilot.workers.values()]
-        if gates[0] is None:
+        requests = [worker.step_barrier.passed(self._step, clock()) for worker in self._pilot.workers.values()]
+        if requests[0] is None:
             return
         await asyncio.sleep(self._save_s)
         self.outcome.saves += 1
@@ -174,7 +174,7 @@ class _Trainer:
         self._progress.groups += 1
         self._step = self._kept
         for worker in self._pilot.workers.values():
-            self._agreement.gone(cast(Peer, worker))
+            self._requests.gone(cast(Peer, worker))
         self._pilot.workers = self._new_workers()
         return True
 

@@ -66,7 +66,7 @@ class Learning(Replay):
 
     def _instant(self, now_s: float, change: Change | None) -> None:
         if self._knows != "known" and (seen := self._seen(now_s)):
-            self.cluster.tell(seen)
+            self.cluster.apply(seen)
         super()._instant(now_s, change)
 
     def _seen(self, now_s: float) -> list[Event]:

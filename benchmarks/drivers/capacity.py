@@ -2,9 +2,10 @@
 
     python -m benchmarks.drivers.capacity [--agents N] [--workers N] [--real N] [--repeats N] [--restarts N] [--json]
 
-The driver is a process with the real trainer, hub, crew and back-end, and Horovod's own driver beside it; Slurm and
-bftd are stand-ins (`benchmarks.drivers.process`). With `--real` nodes, agents, node processes and workers are real and
-train, under both back-ends. With `--agents` they only speak (`benchmarks.drivers.clients`), under Horovod: they say
+The driver is a process with the real trainer, hub, pilot manager and back-end, and Horovod's own driver beside it;
+Slurm and bftd are stand-ins (`benchmarks.drivers.process`). With `--real` nodes, agents, node processes and workers are
+real and train, under both back-ends. With `--agents` they only speak (`benchmarks.drivers.clients`), under Horovod: they
+say
 what real ones say and compute nothing. What gloo asks of the rendezvous is measured apart
 (`benchmarks.drivers.gloo_questions`).
 

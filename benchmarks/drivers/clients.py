@@ -108,9 +108,10 @@ class Worker:
             self._link.cut()
 
     async def _run(self) -> None:
-        about = {"role": "worker", "host": self.host, "local_rank": self.local_rank, "pid": os.getpid()}
+        lease_id, _, incarnation = self.host.rpartition(".")
+        about = {"role": "worker", "lease": lease_id, "incarnation": int(incarnation), "local_rank": self.local_rank}
         try:
-            self._link = await Link.open(*self._agent.driver, about)
+            self._link = await Link.open(*self._agent.driver, {**about, "pid": os.getpid()})
         except OSError:
             self._agent.ended(self, 75)
             return

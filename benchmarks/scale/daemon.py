@@ -39,7 +39,7 @@ from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport
 from bftd.protocol.sizes import Sizes
-from bftd.service.gc_schedule import Garbage, only_when_told
+from bftd.service.gc_schedule import Garbage, only_when_called
 from bftd.service.service import Service
 
 POLL_S = 1.0
@@ -172,7 +172,7 @@ def main() -> None:
     options = parser.parse_args()
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     sys.setswitchinterval(SWITCH_S)
-    only_when_told()
+    only_when_called()
     watch = Watch()
     loop = asyncio.SelectorEventLoop(watch)
     try:

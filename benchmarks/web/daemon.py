@@ -40,7 +40,7 @@ from bftd.protocol.lease import Phase
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import LeaseReport, ProgressReport
 from bftd.protocol.sizes import Sizes
-from bftd.service.gc_schedule import Garbage, only_when_told
+from bftd.service.gc_schedule import Garbage, only_when_called
 from bftd.service.service import Service
 
 POLL_S = 1.0
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--private", action="store_true")
     options = parser.parse_args()
     sys.setswitchinterval(SWITCH_S)
-    only_when_told()
+    only_when_called()
     site = Site(options.folder, options.nodes, options.trainers, free_port())
     site.remember(options.hours)
     site.service.stop()

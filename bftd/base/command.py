@@ -48,13 +48,13 @@ def run(command: click.Command, program: str, prefix: str = "") -> NoReturn:
             raise
         code = 0  # a closed pipe too: click has caught it and wrapped the streams
     except Exception as error:
-        known, told = getattr(error, "exit_code", None), str(error)
+        known, text = getattr(error, "exit_code", None), str(error)
         if isinstance(error, OSError) and error.errno in _FULL:
-            known, told = 1, f"cannot write {error.filename or 'what was asked for'}: {error.strerror}"
+            known, text = 1, f"cannot write {error.filename or 'what was asked for'}: {error.strerror}"
             _silence()
         if known is None:
             raise
-        click.echo(f"{prefix}{program}: {_one_line(told)}", err=True)
+        click.echo(f"{prefix}{program}: {_one_line(text)}", err=True)
         code = known
     sys.exit(code if isinstance(code, int) else 0)
 

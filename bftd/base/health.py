@@ -58,9 +58,9 @@ class Health:
         worst_first = sorted(self.problems, key=lambda problem: -LEVELS.index(problem.level))
         texts = [problem.text for problem in worst_first]
         more = [f"{len(texts) - _SHOWN_MOST} more"] if len(texts) > _SHOWN_MOST else []
-        said = "; ".join(texts[:_SHOWN_MOST] + more) or "all is well"
+        message = "; ".join(texts[:_SHOWN_MOST] + more) or "all is well"
         figures = " ".join(f"{name}={value}" for name, value in self.figures.items())
-        return f"BFTD {self.level}: {said.replace('|', '/')}" + (f" | {figures}" if figures else "")
+        return f"BFTD {self.level}: {message.replace('|', '/')}" + (f" | {figures}" if figures else "")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that `bft status --check --json` prints."""
@@ -113,8 +113,8 @@ def _nodes_and_jobs(status: Mapping[str, Any]) -> Iterator[HealthProblem]:
     if quarantined := sum("quarantine" in node["why"] for node in status["nodes"]):
         text = f"{quarantined} node{'s are' if quarantined > 1 else ' is'} in quarantine"
         yield HealthProblem("WARNING", text, "quarantine")
-    if strays := len(status.get("strays", ())):
-        yield HealthProblem("WARNING", f"no lease stands behind {strays} job{'s' if strays > 1 else ''}", "stray")
+    if count := len(status.get("orphan_jobs") or status.get("strays", ())):  # daemons of 0.1 send strays
+        yield HealthProblem("WARNING", f"no lease stands behind {count} job{'s' if count > 1 else ''}", "stray")
     if silent := status.get("silent", ()):
         yield HealthProblem("WARNING", f"no word from the driver of {', '.join(silent)}", "silent")
 

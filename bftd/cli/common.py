@@ -64,14 +64,14 @@ def echo(lines: Iterable[str]) -> None:
         click.echo(printable(line))
 
 
-def json_text(told: Mapping[str, Any]) -> str:
+def json_text(answer: Mapping[str, Any]) -> str:
     """Return a command's JSON output: one ASCII object that begins with the format version (docs/reference/json.md)."""
-    return json.dumps({"format": JSON_FORMAT} | {name: told[name] for name in told if name != "format"}, indent=2)
+    return json.dumps({"format": JSON_FORMAT} | {name: answer[name] for name in answer if name != "format"}, indent=2)
 
 
-def echo_json(told: Mapping[str, Any]) -> None:
+def echo_json(answer: Mapping[str, Any]) -> None:
     """Print a command's JSON output."""
-    click.echo(json_text(told))
+    click.echo(json_text(answer))
 
 
 def refuse_unwritable(path: Path) -> None:

@@ -8,18 +8,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
-TOLD_AFTER_S, TOLD_EVERY_S = 2.0, 30.0
+PRINTED_AFTER_S, PRINTED_EVERY_S = 2.0, 30.0
 """Seconds until the first and between further progress lines, if there is no terminal for a bar."""
 
 
-class Tell(Protocol):
+class Report(Protocol):
     """A function that draws the bar: the part done, in 0..1, and a text if it is not the bar's label."""
 
-    def __call__(self, part: float, said: str = "", /) -> None: ...
+    def __call__(self, part: float, message: str = "", /) -> None: ...
 
 
 @contextmanager
-def progress_bar(label: str, *, lines: bool = False) -> Iterator[Tell]:
+def progress_bar(label: str, *, lines: bool = False) -> Iterator[Report]:
     """Show a progress bar on standard error; yield the function that updates it (0..1).
 
     Without a terminal nothing is shown, or with `lines` a line after two seconds and every 30 seconds from then on.
@@ -27,14 +27,14 @@ def progress_bar(label: str, *, lines: bool = False) -> Iterator[Tell]:
     The bar is drawn only when it is updated and has no thread of its own, as worker processes are forked meanwhile.
     """
     if not sys.stderr.isatty():
-        yield _lines(label) if lines else lambda _part, _said="": None
+        yield _lines(label) if lines else lambda _part, _message="": None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
         task = bar.add_task(label, total=1.0)
-        yield lambda part, said="": bar.update(task, completed=part, description=said or label, refresh=True)
+        yield lambda part, message="": bar.update(task, completed=part, description=message or label, refresh=True)
 
 
 @contextmanager
@@ -55,13 +55,13 @@ def progress_bars() -> Iterator[Callable[[str, float], None]]:
         yield progress
 
 
-def _lines(label: str) -> Tell:
-    due_s = time.monotonic() + TOLD_AFTER_S
+def _lines(label: str) -> Report:
+    due_s = time.monotonic() + PRINTED_AFTER_S
 
-    def tell(part: float, said: str = "", /) -> None:
+    def report(part: float, message: str = "", /) -> None:
         nonlocal due_s
         if (now_s := time.monotonic()) >= due_s:
-            due_s = now_s + TOLD_EVERY_S
-            print(f"bft: {said or label}: {100 * part:.0f} %", file=sys.stderr, flush=True)
+            due_s = now_s + PRINTED_EVERY_S
+            print(f"bft: {message or label}: {100 * part:.0f} %", file=sys.stderr, flush=True)
 
-    return tell
+    return report

@@ -90,8 +90,8 @@ class Client:
 
     def events(self, after: int = 0, limit: int = 1000) -> Rows[Event]:
         """Return the ledger's events after rowid `after`, oldest first: all, or those of the caller's own trainers."""
-        told = self._get(f"/v1/events?after={after}&limit={limit}").get("events")
-        return Rows(read(Event, event) for event in told or ())
+        events = self._get(f"/v1/events?after={after}&limit={limit}").get("events")
+        return Rows(read(Event, event) for event in events or ())
 
     def pause(
         self, why: str, *, nodes: Sequence[str] = (), user: str = "", account: str = "", release: bool = False
@@ -100,8 +100,8 @@ class Client:
 
         For administrators only.
         """
-        told = self._daemon.pause(_what(nodes, user, account), why, release)
-        return _pauses(told)
+        reply = self._daemon.pause(_what(nodes, user, account), why, release)
+        return _pauses(reply)
 
     def resume(
         self, *, nodes: Sequence[str] = (), user: str = "", account: str = "", everything: bool = False
@@ -156,10 +156,10 @@ class Client:
 
     def _now(self, id_: str, before: Trainer | None) -> Trainer:
         """Return a trainer as it is now; one that only the ledger remembers as finished, as its last decision says."""
-        told = self.explain(id_, limit=20)
-        if told.trainer is not None:
-            return told.trainer
-        codes = [each.decision.get("exit_code") for each in told.decisions if isinstance(each.decision, Mapping)]
+        explanation = self.explain(id_, limit=20)
+        if explanation.trainer is not None:
+            return explanation.trainer
+        codes = [each.decision.get("exit_code") for each in explanation.decisions if isinstance(each.decision, Mapping)]
         known = [code for code in codes if isinstance(code, int)]
         last = before.to_dict() if before is not None else {"id": id_}
         return read(Trainer, last | {"state": FINISHED, "working": 0, "exit_code": known[-1] if known else None})
@@ -168,8 +168,8 @@ class Client:
         return self._daemon.request("GET", path, timeout_s=self._timeout_s)
 
 
-def _pauses(told: Mapping[str, Any]) -> Rows[Pause]:
-    return Rows(read(Pause, item) for item in told.get("pauses") or ())
+def _pauses(reply: Mapping[str, Any]) -> Rows[Pause]:
+    return Rows(read(Pause, item) for item in reply.get("pauses") or ())
 
 
 def _what(nodes: Sequence[str], user: str, account: str) -> dict[str, Any]:

@@ -282,7 +282,7 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class OrphanJob:
     """A job of the harvested partition without a lease."""
 
     job_id: str = ""
@@ -291,6 +291,9 @@ class Stray:
     nodes: tuple[str, ...] = ()
     since_s: float = 0.0
     cancelled: bool = False
+
+
+Stray = OrphanJob  # its name until 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +340,8 @@ class Window(Shown):
 class Status(Shown):
     """The daemon now: nodes in groups, trainers, pauses and limits, the last decisions, and counters.
 
-    `used_node_seconds` is the older name of `held_node_seconds`, and the only one that older daemons send.
+    `used_node_seconds` is the older name of `held_node_seconds`, and `strays` that of `orphan_jobs` (until 0.2): older
+    daemons send no other.
     """
 
     time_s: float = 0.0
@@ -348,7 +352,8 @@ class Status(Shown):
     groups: tuple[NodeGroup, ...] = key("node_groups", ())
     nodes: tuple[Node, ...] = ()
     trainers: tuple[Trainer, ...] = ()
-    strays: tuple[Stray, ...] = ()
+    orphan_jobs: tuple[OrphanJob, ...] = ()
+    strays: tuple[OrphanJob, ...] = ()
     caps: tuple[Notice, ...] = ()
     pauses: tuple[Pause, ...] = ()
     hours: Notice | None = None
@@ -412,11 +417,11 @@ class Event(Shown):
     def cells(self) -> Mapping[str, Any]:
         """Return the fields as a row of a table."""
         data = self.data if isinstance(self.data, Mapping) else {}
-        told = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
+        what = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
         return {
             "time": moment(self.at_s),
             "kind": self.kind,
             "trainer": self.trainer,
             "node": self.node,
-            "what": str(told),
+            "what": str(what),
         }

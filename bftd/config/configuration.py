@@ -41,7 +41,7 @@ def load_found(path: str | os.PathLike[str] | None = None) -> Config:
     return load(found) if named or found.exists() else Config()
 
 
-def load(path: str | os.PathLike[str], tell: Callable[[str], None] = lambda line: None) -> Config:
+def load(path: str | os.PathLike[str], log: Callable[[str], None] = lambda line: None) -> Config:
     """Read and check one TOML file; raises ConfigError with one line that names the file and the key.
 
     `tell` is called with a line about each key that no longer has a meaning, or has another name.
@@ -51,10 +51,10 @@ def load(path: str | os.PathLike[str], tell: Callable[[str], None] = lambda line
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the configuration {path}: {reason}; name one with --config") from None
-    return parse(text, str(path), tell)
+    return parse(text, str(path), log)
 
 
-def parse(text: str, name: str = "configuration", tell: Callable[[str], None] = lambda line: None) -> Config:
+def parse(text: str, name: str = "configuration", log: Callable[[str], None] = lambda line: None) -> Config:
     """Check TOML `text` against the definition; every error, and every line for `tell`, begins with `name`."""
     try:
         table = tomllib.loads(text)
@@ -69,7 +69,7 @@ def parse(text: str, name: str = "configuration", tell: Callable[[str], None] = 
             raise ConfigError(f"{name}: unknown section [{section}]{_nearest(section, sections)}")
         if not isinstance(content, Mapping):
             raise ConfigError(f"{name}: {section} must be a section: write [{section}]")
-        values[section] = _section(sections[section].__class__, section, content, name, tell)
+        values[section] = _section(sections[section].__class__, section, content, name, log)
     config = Config(**values)
     if partitions := config.slurm.partitions:
         alone = config.slurm.partition
@@ -143,13 +143,13 @@ def to_toml(config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(cls: type, section: str, content: Mapping[str, Any], name: str, tell: Callable[[str], None]) -> Any:
+def _section(cls: type, section: str, content: Mapping[str, Any], name: str, log: Callable[[str], None]) -> Any:
     types = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls)}
     values = {}
     for key, value in content.items():
         if gone := GONE.get((section, key)):
-            tell(f"{name}: [{section}] {key} is gone and means nothing, take it out: {gone}")
+            log(f"{name}: [{section}] {key} is gone and means nothing, take it out: {gone}")
             continue
         new = RENAMED.get((section, key), key)
         if new != key:

@@ -76,10 +76,12 @@ def _check_plan(state: State) -> None:
 
 
 def _check_classes(state: State, trainer: Trainer, nodes: Collection[str]) -> None:
-    known, wish = state.pool.classes, trainer.request.wish
+    known, requirements = state.pool.classes, trainer.request.requirements
     kinds = {state.pool.nodes[node].node_class for node in nodes} if known else set()
-    _require(wish.mix or len(kinds) < 2, f"S6: {trainer.id} is planned on the classes {', '.join(sorted(kinds))}")
-    may_use = classes.usable(known, wish, trainer.request.partition)
+    _require(
+        requirements.mix or len(kinds) < 2, f"S6: {trainer.id} is planned on the classes {', '.join(sorted(kinds))}"
+    )
+    may_use = classes.usable(known, requirements, trainer.request.partition)
     _require(kinds.issubset(may_use), f"S6: {trainer.id} is planned on nodes that it did not ask for")
 
 
@@ -122,6 +124,8 @@ def _check_trainers(state: State) -> None:
         unplanned = state.plan_due or not state.pool.seen
         _require(trainer.sizes.allows(live) or unplanned, f"L4: {id_} holds {live} nodes, which it cannot run on")
         known = {lease.id for lease in state.leases.values() if lease.trainer == id_}
-        _require(not known & {stray.id for stray in trainer.strays}, f"{id_} has a stray lease that is known")
+        _require(
+            not known & {lease.id for lease in trainer.unknown_leases}, f"{id_} has an unknown lease that is known"
+        )
     arrivals = [trainer.arrived_s for trainer in state.trainers.values()]
     _require(arrivals == sorted(arrivals), "trainers are not in order of arrival")

@@ -67,10 +67,10 @@ def _of_slurm(state: str) -> str:
     base, *flags = state.split("+")
     if base in _BUSY:
         return REGULAR
-    told = {_FLAGS.get(flag, AWAY) for flag in flags if flag not in _HARMLESS}
-    if base != "IDLE" or AWAY in told:
+    known = {_FLAGS.get(flag, AWAY) for flag in flags if flag not in _HARMLESS}
+    if base != "IDLE" or AWAY in known:
         return AWAY
-    return REGULAR if REGULAR in told else PLANNED if told else IDLE
+    return REGULAR if REGULAR in known else PLANNED if known else IDLE
 
 
 def _trainers(state: State) -> dict[str, TrainerPoint]:

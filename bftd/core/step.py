@@ -36,10 +36,10 @@ from bftd.core.scaling import amdahl, learning
 from bftd.protocol.registration import Held, Registration
 
 # A driver that lies about its leases must not make the next lease numbers so long that other drivers' are refused.
-_LARGEST_STRAY = 10**12
+_LARGEST_NUMBER = 10**12
 
-# Strays that are listed as revoked; a driver gives back leases that no list names, so the others need no place.
-_STRAYS_MOST = 500
+# Unknown leases that are listed as revoked; a driver gives back leases that no list names, so the others need no place.
+_UNKNOWN_MOST = 500
 
 _PLANNED_AT_ONCE = (PoolObserved, Registered, Configured, Paused)
 
@@ -72,7 +72,7 @@ def fold(
     planned_now = any(isinstance(event, _PLANNED_AT_ONCE) for event in events) and plan
     barred_now = turn.pool.barred != state.pool.barred
     if turn.pool.seen and (((turn.plan_due or outdated) and planned_now) or barred_now):
-        _confine(turn)
+        _apply_admin_limits(turn)
         replan(turn, solve)
         turn.plan_due = False
     return turn.close()
@@ -87,20 +87,20 @@ def _on_tick(turn: Draft, event: Tick) -> None:
 
     `Turn.may_grow` notices that a snapshot has become too old to grow on.
     """
-    _confine(turn)
+    _apply_admin_limits(turn)
     earmarks.leave(turn)
 
 
 def _on_paused(turn: Draft, event: Paused) -> None:
     admin_limits.pause(turn, event)
-    _confine(turn)
+    _apply_admin_limits(turn)
 
 
-def _confine(turn: Draft) -> None:
+def _apply_admin_limits(turn: Draft) -> None:
     """Keep barred nodes out of the pool, and take back those that are lent."""
     if turn.pool.seen:
         before = turn.pool
-        admin_limits.confine(turn, before.barred)
+        admin_limits.apply(turn, before.barred)
         if turn.pool.barred != before.barred:
             observation.record_change(turn, before)
             observation.take_back_lost_nodes(turn)
@@ -114,7 +114,7 @@ def _on_configured(turn: Draft, event: Configured) -> None:
     turn.settings = event.settings
     turn.failed_solvers = {}  # the fault may be mended, or the solver no longer asked for
     turn.plan_due = True
-    _confine(turn)
+    _apply_admin_limits(turn)
     if event.reloaded:
         turn.alarms.clear()
         turn.cancels = Cancels()
@@ -143,8 +143,10 @@ def _on_registered(turn: Draft, event: Registered) -> None:
                 refused_grants.count(turn, lease)
             turn.cancel_pilot(lease, "its driver came back without it")
             turn.end(lease, "its driver came back without it")
-    strays = [held for held in request.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id]
-    _take_strays(turn, trainer.id, strays)
+    unknown = [
+        held for held in request.held if held.id not in turn.leases or turn.leases[held.id].trainer != trainer.id
+    ]
+    _list_unknown(turn, trainer.id, unknown)
     turn.plan_due = True
 
 
@@ -172,18 +174,18 @@ def _returned(turn: Draft, before: Trainer, request: Registration) -> Trainer:
         finished_s=None,
         # the workers of a driver that brings no pilots along load its checkpoint
         resumed_s=before.resumed_s if request.held or not before.step else None,
-        strays=(),
+        unknown_leases=(),
     )
     turn.trainers[trainer.id] = trainer
     turn.happened("registered_again", trainer.id, data={"epoch": trainer.epoch})
     return trainer
 
 
-def _take_strays(turn: Draft, trainer_id: str, strays: list[Held]) -> None:
+def _list_unknown(turn: Draft, trainer_id: str, unknown: list[Held]) -> None:
     """List leases that the daemon does not know as revoked, and never hand out their numbers again."""
-    for held in strays:
+    for held in unknown:
         number = held.id.rpartition(".")[2]
-        if number.isdecimal() and int(number) <= _LARGEST_STRAY:
+        if number.isdecimal() and int(number) <= _LARGEST_NUMBER:
             turn.sequence = max(turn.sequence, int(number))
     leases = tuple(
         Lease(
@@ -197,9 +199,9 @@ def _take_strays(turn: Draft, trainer_id: str, strays: list[Held]) -> None:
             job_id=held.job_id,
             revoked_s=turn.now,
         )
-        for held in strays[:_STRAYS_MOST]
+        for held in unknown[:_UNKNOWN_MOST]
     )
-    turn.change(turn.trainers[trainer_id], strays=leases)
+    turn.change(turn.trainers[trainer_id], unknown_leases=leases)
 
 
 def _on_heard(turn: Draft, event: Heard) -> None:

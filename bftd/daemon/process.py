@@ -36,7 +36,7 @@ from bftd.service import other_daemons
 from bftd.service.alerts import hook
 from bftd.service.alerts.notifier import AlertNotifier
 from bftd.service.canceller import Canceller
-from bftd.service.gc_schedule import Garbage, only_when_told
+from bftd.service.gc_schedule import Garbage, only_when_called
 from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 from bftd.shadow.read_only_client import ReadingClient
@@ -377,14 +377,14 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
         click.echo(f"{found}: the configuration is right")
         return
     if dry_run:
-        click.echo("\n".join(startup.told(settings)))
+        click.echo("\n".join(startup.lines(settings)))
         return
     if take_over:
         click.echo(startup.taken_over(settings))
         return
     _set_up_log(settings.log.level)
     sys.setswitchinterval(SWITCH_S)
-    only_when_told()
+    only_when_called()
     code = asyncio.run(_serve(settings, found))
     if threading.active_count() > 1:  # a Slurm command hangs, and systemd would kill this process while it waits
         logging.shutdown()

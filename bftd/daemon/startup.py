@@ -15,7 +15,7 @@ from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.visibility import Visibility
 
 
-def told(settings: Config) -> Iterator[str]:
+def lines(settings: Config) -> Iterator[str]:
     """Say what operator mode would do, from Slurm and the ledger, which a running daemon may be using."""
     client = _client_of(settings)
     Visibility(client).check()

@@ -177,10 +177,12 @@ class ApiClient:
         from bftd.protocol import credentials
 
         try:
-            said = json.loads(content)
+            reply = json.loads(content)
         except ValueError:
-            said = None
-        return DaemonUnreachable(f"what answers at {self.address} is not believed: {error}{credentials.unproved(said)}")
+            reply = None
+        return DaemonUnreachable(
+            f"what answers at {self.address} is not believed: {error}{credentials.unproved(reply)}"
+        )
 
     def _decoded(self, status: int, content: bytes) -> dict[str, Any]:
         try:

@@ -61,10 +61,15 @@ def decode(cls: type[T], data: Mapping[str, Any]) -> T:
 
 
 def decoded(cls: type[Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of those fields of a dataclass that `data` has."""
+    """Return the values of those fields of a dataclass that `data` has, be it by the `old_name` in their metadata."""
     hints = typing.get_type_hints(cls)
     fields = typing.cast("Any", cls).__dataclass_fields__
-    return {name: _value(hints[name], data[name]) for name in fields if name in data}
+    return {
+        name: _value(hints[name], data[key])
+        for name, field in fields.items()
+        for key in (field.metadata.get("old_name"), name)
+        if key in data
+    }
 
 
 def _value(hint: Any, value: Any) -> Any:

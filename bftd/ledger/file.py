@@ -42,7 +42,7 @@ _DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 # Bytes of an event's row beside its data, in its table and its indexes.
 _ROW_BYTES = 120
-_WRITTEN = attrgetter(*(f.name for f in dataclasses.fields(Trainer) if f.name not in ("heard_s", "strays")))
+_WRITTEN = attrgetter(*(f.name for f in dataclasses.fields(Trainer) if f.name not in ("heard_s", "unknown_leases")))
 # The longest wait for another program's write: nothing is served meanwhile.
 _BUSY_S = 0.2
 # The loop itself writes the log back into the file at a tenth of the ledger's size, within these bounds.
@@ -395,8 +395,8 @@ def _differs(before: Trainer | Lease | None, after: Trainer | Lease) -> bool:
 
 
 def _lasting(item: Trainer | Lease) -> Trainer | Lease:
-    """Return an item without its strays: a lease that no list names is given back anyway, so they need not be kept."""
-    return dataclasses.replace(item, strays=()) if isinstance(item, Trainer) and item.strays else item
+    """Return an item without its unknown leases: one that no list names is given back anyway, and is not kept."""
+    return dataclasses.replace(item, unknown_leases=()) if isinstance(item, Trainer) and item.unknown_leases else item
 
 
 @dataclass

@@ -35,10 +35,10 @@ def read(ledger: LedgerReader, state: State, since_s: float, now_s: float) -> di
     changes, all_there = ledger.newest("pool", begin_s)
     if not all_there:  # the trace begins with a whole pool, and has all changes from there on
         wholes = [item for item in wholes if item.rowid > changes[0].rowid]
-    told = {item.rowid: _whole(ledger, item) for item in wholes}
-    told |= {item.rowid: change for item in changes if len(change := _change(item)) > 1}
+    entries = {item.rowid: _whole(ledger, item) for item in wholes}
+    entries |= {item.rowid: change for item in changes if len(change := _change(item)) > 1}
     clock, _ = ledger.newest("clock_set", begin_s)
-    told |= {item.rowid: {"at_s": item.at_s, "by_s": float(item.data["by_s"])} for item in clock}
+    entries |= {item.rowid: {"at_s": item.at_s, "by_s": float(item.data["by_s"])} for item in clock}
     from_row = wholes[0].rowid if wholes else float("inf")
     trainers, left_out = _trainers(ledger, state, since_s)
     settings = {key.name: getattr(getattr(state.settings, key.section), key.name) for key in keys.tunable()}
@@ -49,17 +49,17 @@ def read(ledger: LedgerReader, state: State, since_s: float, now_s: float) -> di
         "partition_nodes": len(state.pool.nodes),
         "classes": len(state.pool.classes),
         "settings": settings,
-        "changes": [told[row] for row in sorted(told) if row >= from_row],
+        "changes": [entries[row] for row in sorted(entries) if row >= from_row],
         "trainers": trainers,
         "left_out": left_out,
     }
 
 
 def _whole(ledger: LedgerReader, item: LedgerEvent) -> dict[str, Any]:
-    told = {"at_s": item.at_s, "nodes": item.data["nodes"], "beyond": item.data["beyond"]}
+    entry = {"at_s": item.at_s, "nodes": item.data["nodes"], "beyond": item.data["beyond"]}
     if not item.data["first"]:
-        return told
-    return told | {"seen_s": ledger.last_before(item.rowid, item.at_s - _START_S)}
+        return entry
+    return entry | {"seen_s": ledger.last_before(item.rowid, item.at_s - _START_S)}
 
 
 def _change(item: LedgerEvent) -> dict[str, Any]:
@@ -78,13 +78,13 @@ def _trainers(ledger: LedgerReader, state: State, since_s: float) -> tuple[list[
         for item in reversed(ledger.newest("finished", since_s)[0])
     ]
     here = [(item.id, trainer_summary.of(item) | {"ended_s": None}) for item in state.trainers.values() if item.active]
-    known = [(id_, told) for id_, told in here + ended if told is not None][:TRAINERS_MOST]
-    listed = [told | {"id": id_, "began_samples": _began(ledger, id_, told, since_s)} for id_, told in known]
+    known = [(id_, trainer) for id_, trainer in here + ended if trainer is not None][:TRAINERS_MOST]
+    listed = [trainer | {"id": id_, "began_samples": _began(ledger, id_, trainer, since_s)} for id_, trainer in known]
     return listed, len(here) + len(ended) - len(known)
 
 
-def _began(ledger: LedgerReader, id_: str, told: Mapping[str, Any], since_s: float) -> float:
+def _began(ledger: LedgerReader, id_: str, trainer: Mapping[str, Any], since_s: float) -> float:
     """Return the samples that a trainer had at `since_s`; 0 for one that arrived later."""
-    if told["arrived_s"] >= since_s:
+    if trainer["arrived_s"] >= since_s:
         return 0.0
     return ledger.samples_at(id_, since_s) or 0.0

@@ -53,17 +53,17 @@ def finished(
             return list(found.values()), False
         before = rows[-1][0]
         ends = [(id_, at_s, json.loads(data)) for _, id_, at_s, data in rows]
-        known = registered(reader, {id_ for id_, _, told in ends if "trainer" not in told})
-        for id_, at_s, told in ends:
+        known = registered(reader, {id_ for id_, _, data in ends if "trainer" not in data})
+        for id_, at_s, data in ends:
             if id_ in found or id_ in skipped:  # it was requeued: its last end counts
                 continue
-            who = told["trainer"] if "trainer" in told else known.get(id_)
+            who = data["trainer"] if "trainer" in data else known.get(id_)
             if who is None or not sees(who["user"]):
                 skipped.add(id_)
                 continue
             if len(found) == limit:
                 return list(found.values()), True
-            found[id_] = _ended(id_, at_s, who | told)
+            found[id_] = _ended(id_, at_s, who | data)
 
 
 def leases_on(reader: LedgerReader, node: str, limit: int) -> list[dict[str, Any]]:
@@ -77,25 +77,27 @@ def leases_on(reader: LedgerReader, node: str, limit: int) -> list[dict[str, Any
     )
     leases: dict[str, dict[str, Any]] = {}
     for rowid, kind, trainer, at_s, data in reversed(rows):
-        told = json.loads(data)
-        lease = leases.setdefault(told["lease"], _lease(told["lease"], trainer))
+        event = json.loads(data)
+        lease = leases.setdefault(event["lease"], _lease(event["lease"], trainer))
         lease["rows"].append(rowid)
         if kind in ("granted", "adopted"):
-            lease |= {"granted_s": at_s, "why": told["reason"]}
+            lease |= {"granted_s": at_s, "why": event["reason"]}
         elif kind == "revoked":
-            lease |= {"revoked_s": at_s, "why_revoked": told["reason"], "vacated": told["vacate"]}
+            lease |= {"revoked_s": at_s, "why_revoked": event["reason"], "vacated": event["vacate"]}
         elif kind == "ended":
-            lease |= {"ended_s": at_s, "why_revoked": lease["why_revoked"] or told["reason"]}
+            lease |= {"ended_s": at_s, "why_revoked": lease["why_revoked"] or event["reason"]}
         elif kind == "give_back":
-            lease["give_back_s"] = told["duration_s"]
+            lease["give_back_s"] = event["duration_s"]
         else:
-            lease["overdue_s"] = told["overdue_s"]
+            lease["overdue_s"] = event["overdue_s"]
     # the oldest lease may be incomplete
     whole = [lease for lease in leases.values() if lease["granted_s"] is not None or len(leases) == 1]
     return whole[-limit:]
 
 
-def said_of(reader: LedgerReader, node: str, leases: Iterable[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+def decisions_about(
+    reader: LedgerReader, node: str, leases: Iterable[dict[str, Any]], limit: int
+) -> list[dict[str, Any]]:
     """Return the last decisions that name a node, oldest first: those of steps that changed its leases, and notices."""
     quoted = json.dumps(node)
     changed = json.dumps([rowid for lease in leases for rowid in lease["rows"]])
@@ -111,8 +113,10 @@ def said_of(reader: LedgerReader, node: str, leases: Iterable[dict[str, Any]], l
         [4 * _BATCH, quoted],
     )
     rows = {row[0]: row for row in (*near, *notices)}
-    told = ((trainer, at_s, json.loads(data)) for _, trainer, at_s, data in (rows[rowid] for rowid in sorted(rows)))
-    return [{"at_s": at_s, "trainer": trainer, "text": item["text"]} for trainer, at_s, item in told][-limit:]
+    decisions = (
+        (trainer, at_s, json.loads(data)) for _, trainer, at_s, data in (rows[rowid] for rowid in sorted(rows))
+    )
+    return [{"at_s": at_s, "trainer": trainer, "text": item["text"]} for trainer, at_s, item in decisions][-limit:]
 
 
 def registered(reader: LedgerReader, trainers: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -127,16 +131,16 @@ def registered(reader: LedgerReader, trainers: Collection[str]) -> dict[str, dic
     return {id_: {"arrived_s": at_s} | json.loads(data) for id_, at_s, data in rows}
 
 
-def _ended(id_: str, at_s: float, told: dict[str, Any]) -> dict[str, Any]:
+def _ended(id_: str, at_s: float, trainer: dict[str, Any]) -> dict[str, Any]:
     names = ("account", "backend", "nodes_min", "nodes_max", "arrived_s", "step", "samples", "loss", "exit_code")
     return {
         "id": id_,
-        "name": told["name"],
-        "user": told["user"],
+        "name": trainer["name"],
+        "user": trainer["user"],
         "state": "finished",
         "finished_s": at_s,
-        "reason": told.get("reason") or "",
-    } | {name: told.get(name) for name in names}
+        "reason": trainer.get("reason") or "",
+    } | {name: trainer.get(name) for name in names}
 
 
 def _lease(id_: str, trainer: str | None) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class Retention:
                 "(SELECT rowid FROM events ORDER BY rowid LIMIT ?))",
                 (self._batch,),
             )
-            self._tell_full(now_s)
+            self._log_full(now_s)
         elif self._spare_pages > 0:
             for _ in range(min(VACUUM_PAGES, self._spare_pages)):
                 self._db.execute("PRAGMA incremental_vacuum(1)")  # Python's module takes one step, which is one page
@@ -93,7 +93,7 @@ class Retention:
             self._log_bytes = 0
         oldest = self._db.execute("SELECT at_s FROM events ORDER BY rowid LIMIT 1").fetchone()
         self._oldest_s: float | None = oldest[0] if oldest else None
-        self._tell_long_log()
+        self._log_long_wal()
 
     def _expired(self, now_s: float) -> bool:
         return self._oldest_s is not None and self._oldest_s < now_s - KEEP_EVENTS_S
@@ -114,7 +114,7 @@ class Retention:
         found = self._db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'events'").fetchone()
         return int(found[0]) if found else 0
 
-    def _tell_full(self, now_s: float) -> None:
+    def _log_full(self, now_s: float) -> None:
         if self._dropped_s is None:
             log.warning(
                 "the ledger has reached [ledger] max_bytes, %s: its oldest events are dropped, those of %s first; "
@@ -124,7 +124,7 @@ class Retention:
             )
         self._dropped_s = now_s
 
-    def _tell_long_log(self) -> None:
+    def _log_long_wal(self) -> None:
         is_long = self._log_bytes > LONG_LOG_BYTES
         if is_long and not self._log_is_long:
             log.warning("%s grows: another process reads the ledger without an end; find it with fuser", self._log_path)

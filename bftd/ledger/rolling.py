@@ -161,9 +161,9 @@ def _there(db: sqlite3.Connection, at_s: int, pj_max: int) -> list[WaitingTraine
 @lru_cache(maxsize=1 << 12)
 def _wanting(text: str) -> WaitingTrainer | None:
     """Parse what `curve_of` wrote; None if no curve was known."""
-    told = json.loads(text)
-    if told.get("curve") is None:
+    request = json.loads(text)
+    if request.get("curve") is None:
         return None
-    only = None if told["only"] is None else tuple(told["only"])
-    curve = tuple((int(nodes), float(rate)) for nodes, rate in told["curve"])
-    return WaitingTrainer(told["low"], told["high"], only, told["weight"], curve)
+    only = None if request["only"] is None else tuple(request["only"])
+    curve = tuple((int(nodes), float(rate)) for nodes, rate in request["curve"])
+    return WaitingTrainer(request["low"], request["high"], only, request["weight"], curve)

@@ -20,8 +20,8 @@ def of(at_s: float, action: Action) -> EventRow:
 def _row(action: Action) -> tuple[str, str | None, str | None, str]:
     """Return kind, trainer, node and data of an action as columns of the events table."""
     if isinstance(action, Decided):
-        told = {"text": action.text, "decision": decisions.to_json(action.decision)}
-        return "decision", action.trainer, None, json.dumps(told)
+        decision = {"text": action.text, "decision": decisions.to_json(action.decision)}
+        return "decision", action.trainer, None, json.dumps(decision)
     if isinstance(action, Happened):
         return action.kind, action.trainer, action.node, json.dumps(dict(action.data))
     if isinstance(action, SolverFailed):

@@ -56,7 +56,7 @@ class IdleWatch:
         self._pilots = frozenset(leased)
         seen = replace(snapshot, nodes=watched)
         self._memory, view = observe(self._memory, seen, self._config, Harvest(None, _is_pilot), leased, {})
-        self._idle = frozenset(name for name, node in view.nodes.items() if node.in_pool and not node.beside)
+        self._idle = frozenset(name for name, node in view.nodes.items() if node.in_pool and not node.co_located)
         return self._idle
 
 

@@ -244,7 +244,7 @@ def _judge_all(
             gres=node.gres,
             gpus=sum(node.gpus.values()),
             node_class=class_of[name],
-            beside=beside or "",
+            co_located=beside or "",
             unheard=unheard and in_pool,
         )
     return remembered, seen

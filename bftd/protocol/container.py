@@ -99,15 +99,15 @@ def command(template: str, image: str, cwd: str, binds: Sequence[str], inside: S
     return made
 
 
-def last_of(said: Sequence[str]) -> str:
+def last_of(lines: Sequence[str]) -> str:
     """Return the last informative line of a runtime: neither empty nor a hint at its help."""
-    return next((line.strip() for line in reversed(said) if line.strip() and not _HINT.match(line.strip())), "")
+    return next((line.strip() for line in reversed(lines) if line.strip() and not _HINT.match(line.strip())), "")
 
 
-def failed(image: str, said: Sequence[str]) -> str:
+def failed(image: str, lines: Sequence[str]) -> str:
     """Explain why an image did not start, by the lines that its runtime printed, and what to do."""
     # srun's own last line is that a task has ended
-    line = last_of([line for line in said if not line.strip().startswith("srun: ")]) or last_of(said)
+    line = last_of([line for line in lines if not line.strip().startswith("srun: ")]) or last_of(lines)
     # ch-run and others print their process id first, but all nodes should print the same
     why = re.sub(r"\[\d+\]", "", line) or "its runtime said nothing"
     return f"container={image} did not start: {why}; name an image with Python that every node can read"

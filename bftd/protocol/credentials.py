@@ -80,9 +80,9 @@ def uid_of(user: str) -> int:
         ) from None
 
 
-def unproved(said: object) -> str:
+def unproved(reply: object) -> str:
     """Return the message of an unproved answer, made harmless: one short line that can be shown."""
-    text = said.get("error", "") if isinstance(said, dict) else ""
+    text = reply.get("error", "") if isinstance(reply, dict) else ""
     line = printable(str(text))
     return f"; it says: {line[:200]}" if line else ""
 
@@ -100,9 +100,9 @@ class CallerCredential:
 
     def request(self, address: str, method: str, target: str, body: bytes) -> tuple[str, dict[str, str]]:
         """Return the nonce and the header of one request; raises MungeError."""
-        said = RequestCredential(secrets.token_hex(16), address, method, target, digest(body))
-        credential = munge.encode(said.payload(), to_uid=self._daemon_uid, ttl_s=TTL_S, socket=self._socket)
-        return said.nonce, {REQUEST_HEADER: SCHEME + credential}
+        claim = RequestCredential(secrets.token_hex(16), address, method, target, digest(body))
+        credential = munge.encode(claim.payload(), to_uid=self._daemon_uid, ttl_s=TTL_S, socket=self._socket)
+        return claim.nonce, {REQUEST_HEADER: SCHEME + credential}
 
     def check(self, nonce: str, status: int, body: bytes, shown: str | None) -> None:
         """Raise MungeError unless the daemon's user, or root, gave this answer to the request of `nonce`.

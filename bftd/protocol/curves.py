@@ -45,24 +45,24 @@ class CurveEstimate:
         """Read one item of a list of estimates; raises Malformed."""
         if not isinstance(data, dict):
             raise Malformed("each of estimates must be a JSON object")
-        told = Fields(data, "estimate")
-        name = told.name("class")
-        points = read(told, ESTIMATE_POINTS_MOST, "estimate")
+        fields = Fields(data, "estimate")
+        name = fields.name("class")
+        points = read(fields, ESTIMATE_POINTS_MOST, "estimate")
         rates = [rate for _, rate in points]
         if (
             not points
             or min(rates) < ESTIMATE_RATE_LEAST
             or any(later < earlier for earlier, later in itertools.pairwise(rates))
         ):
-            raise told.wrong("samples_per_s", f"{ESTIMATE_RATE_LEAST:g} or more, and never less on more nodes")
-        return cls(name, points, told.text("origin", choices=ORIGINS), told.text("basis", ""))
+            raise fields.wrong("samples_per_s", f"{ESTIMATE_RATE_LEAST:g} or more, and never less on more nodes")
+        return cls(name, points, fields.text("origin", choices=ORIGINS), fields.text("basis", ""))
 
 
-def estimates(told: Fields, name: str) -> tuple[CurveEstimate, ...]:
+def estimates(fields: Fields, name: str) -> tuple[CurveEstimate, ...]:
     """Read the estimates in a field, one for each class of nodes; raises Malformed."""
-    found = tuple(map(CurveEstimate.from_json, told.items(name, ESTIMATE_CLASSES_MOST)))
+    found = tuple(map(CurveEstimate.from_json, fields.items(name, ESTIMATE_CLASSES_MOST)))
     if len({each.node_class for each in found}) < len(found):
-        raise told.fault(f"{name} has one class of nodes twice")
+        raise fields.fault(f"{name} has one class of nodes twice")
     return found
 
 
@@ -71,17 +71,17 @@ def to_fields(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
     return {"nodes": [count for count, _ in points], "samples_per_s": [rate for _, rate in points]}
 
 
-def read(told: Fields, most: int = CURVE_POINTS_MOST, where: str = "trainer: curve") -> Points:
+def read(fields: Fields, most: int = CURVE_POINTS_MOST, where: str = "trainer: curve") -> Points:
     """Read the points in the fields `nodes` and `samples_per_s`, at least one; raises Malformed.
 
     A point of no nodes is left out. `where` precedes the error for a point.
     """
-    counts, rates = told.items("nodes", most), told.items("samples_per_s", most)
+    counts, rates = fields.items("nodes", most), fields.items("samples_per_s", most)
     if len(counts) != len(rates) or not counts:
-        raise told.wrong("nodes", "as many as samples_per_s, at least one")
+        raise fields.wrong("nodes", "as many as samples_per_s, at least one")
     points = tuple(_point(count, rate, where) for count, rate in zip(counts, rates, strict=True))
     if any(later[0] <= earlier[0] for earlier, later in itertools.pairwise(points)):
-        raise told.wrong("nodes", "in increasing order")
+        raise fields.wrong("nodes", "in increasing order")
     return tuple(point for point in points if point[0] > 0)
 
 

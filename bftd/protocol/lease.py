@@ -58,25 +58,25 @@ class LeaseView:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `from_json` reads."""
-        told = ((name, getattr(self, name)) for name in _VIEW)
-        return {name: value for name, value in told if name not in _MAY_LACK or value != _MAY_LACK[name]}
+        shown = ((name, getattr(self, name)) for name in _VIEW)
+        return {name: value for name, value in shown if name not in _MAY_LACK or value != _MAY_LACK[name]}
 
     @classmethod
     def from_json(cls, data: object) -> LeaseView:
         """Read one item of the daemon's list; raises Malformed."""
-        told = Fields(data, "lease")
-        id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
+        fields = Fields(data, "lease")
+        id_ = fields.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
         return cls(
             id=id_,
-            node=told.name("node"),
-            state=told.text("state", choices=_LISTED),
-            vacate=told.flag("vacate"),
-            limit_s=told.number("limit_s"),
-            gres=told.text("gres", ""),
-            gpus=told.whole("gpus", 0),
-            reason=told.text("reason", ""),
-            partition=told.name("partition", ""),
-            leave_in_s=told.number("leave_in_s", None),
+            node=fields.name("node"),
+            state=fields.text("state", choices=_LISTED),
+            vacate=fields.flag("vacate"),
+            limit_s=fields.number("limit_s"),
+            gres=fields.text("gres", ""),
+            gpus=fields.whole("gpus", 0),
+            reason=fields.text("reason", ""),
+            partition=fields.name("partition", ""),
+            leave_in_s=fields.number("leave_in_s", None),
         )
 
 
@@ -134,21 +134,21 @@ class Leases:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Leases:
         """Read the daemon's answer to a driver that asks for its leases; raises Malformed."""
-        told = Fields(data, "leases")
-        listed = told.raw("leases")
+        fields = Fields(data, "leases")
+        listed = fields.raw("leases")
         if not isinstance(listed, list):
-            raise told.wrong("leases", "a list")
+            raise fields.wrong("leases", "a list")
         return cls(
-            version=told.whole("version"),
-            min_window_s=told.number("min_window_s"),
+            version=fields.whole("version"),
+            min_window_s=fields.number("min_window_s"),
             leases=tuple(map(LeaseView.from_json, listed)),
-            daemon=told.name("daemon", "", form=_DAEMON, wanted="a word") if told.raw("daemon") else "",
-            timeout_s=told.number("timeout_s", None, COMMAND_LEAST_S, COMMAND_MOST_S),
-            now_s=told.number("now_s", None),
-            looked_s=told.number("looked_s", None),
-            calm_s=told.number("calm_s", None),
-            container=told.text("container", ""),
-            stage=told.name("stage", "", most=_FOLDER_MOST, form=_FOLDER, wanted="a folder from / on")
-            if told.raw("stage")
+            daemon=fields.name("daemon", "", form=_DAEMON, wanted="a word") if fields.raw("daemon") else "",
+            timeout_s=fields.number("timeout_s", None, COMMAND_LEAST_S, COMMAND_MOST_S),
+            now_s=fields.number("now_s", None),
+            looked_s=fields.number("looked_s", None),
+            calm_s=fields.number("calm_s", None),
+            container=fields.text("container", ""),
+            stage=fields.name("stage", "", most=_FOLDER_MOST, form=_FOLDER, wanted="a folder from / on")
+            if fields.raw("stage")
             else "",
         )

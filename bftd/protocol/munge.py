@@ -149,5 +149,5 @@ def _check(code: int, socket: str) -> None:
         raise MungeMissing(f"munged does not answer at {where}: start it, for example `systemctl start munge`")
     if code in _WHY:
         raise MungeError(_WHY[code])
-    said = _library().munge_strerror(code).decode(errors="replace").lower()
-    raise MungeError(f"{_INVALID} (munge: {said})")
+    reason = _library().munge_strerror(code).decode(errors="replace").lower()
+    raise MungeError(f"{_INVALID} (munge: {reason})")

@@ -21,8 +21,8 @@ from bftd.protocol.bounds import (
 from bftd.protocol.curves import CurveEstimate, Points
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
+from bftd.protocol.requirements import Requirements
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import Requirements
 
 # The id stands in URLs and in lease lists.
 _TRAINER_ID = re.compile(rf"[A-Za-z0-9._+-]{{1,{TRAINER_ID_MOST}}}")
@@ -43,9 +43,9 @@ class Held:
     @classmethod
     def from_json(cls, data: object) -> Held:
         """Read one item of a registration's list; raises Malformed."""
-        told = Fields(data, "trainer: held")
-        id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
-        return cls(id_, told.name("node", id_.rpartition(".")[0]), told.name("job_id", None))
+        fields = Fields(data, "trainer: held")
+        id_ = fields.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
+        return cls(id_, fields.name("node", id_.rpartition(".")[0]), fields.name("job_id", None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Registration:
     down_cost_s: float | None = None
     warm_up_s: float | None = None
     held: tuple[Held, ...] = field(default=())
-    wish: Requirements = field(default=Requirements())
+    requirements: Requirements = field(default=Requirements(), metadata={"old_name": "wish"})  # in ledgers, until 0.2
     estimates: tuple[CurveEstimate, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -91,36 +91,38 @@ class Registration:
             "down_cost_s": self.down_cost_s,
             "warm_up_s": self.warm_up_s,
             "held": [held.to_json() for held in self.held],
-            **self.wish.to_fields(),
+            **self.requirements.to_fields(),
             "estimates": [estimate.to_json() for estimate in self.estimates],
         }
 
     @classmethod
     def from_json(cls, data: object) -> Registration:
         """Read the body of a request; raises Malformed."""
-        told = Fields(data, "trainer")
-        version = told.whole("protocol", 1, minimum=1)
+        fields = Fields(data, "trainer")
+        version = fields.whole("protocol", 1, minimum=1)
         if version > VERSION:
-            raise told.fault(f"its driver speaks protocol {version} and the daemon {VERSION}: upgrade the daemon first")
-        id_ = told.name("id", form=_TRAINER_ID, wanted="a job id or run-<host>-<pid>")
-        sizes = Sizes.read(told)
+            raise fields.fault(
+                f"its driver speaks protocol {version} and the daemon {VERSION}: upgrade the daemon first"
+            )
+        id_ = fields.name("id", form=_TRAINER_ID, wanted="a job id or run-<host>-<pid>")
+        sizes = Sizes.read(fields)
         held_most = min(HELD_MOST, HELD_PER_NODE_MOST * sizes.high)
         return cls(
             id=id_,
-            name=told.text("name", "") or id_,
-            backend=told.name("backend"),
+            name=fields.text("name", "") or id_,
+            backend=fields.name("backend"),
             sizes=sizes,
-            user=told.name("user", ""),
-            partition=told.name("partition", ""),
-            weight=told.number("weight", 1.0, maximum=WEIGHT_MOST),
-            workers_per_node=told.whole("workers_per_node", None, minimum=1, maximum=NODES_MOST),
-            curve=() if (curve := told.nested("curve")) is None else curves.read(curve),
-            up_cost_s=told.number("up_cost_s", None),
-            down_cost_s=told.number("down_cost_s", None),
-            warm_up_s=told.number("warm_up_s", None),
-            held=tuple(map(Held.from_json, told.items("held", held_most))),
-            wish=Requirements.read(told),
-            estimates=curves.estimates(told, "estimates"),
+            user=fields.name("user", ""),
+            partition=fields.name("partition", ""),
+            weight=fields.number("weight", 1.0, maximum=WEIGHT_MOST),
+            workers_per_node=fields.whole("workers_per_node", None, minimum=1, maximum=NODES_MOST),
+            curve=() if (curve := fields.nested("curve")) is None else curves.read(curve),
+            up_cost_s=fields.number("up_cost_s", None),
+            down_cost_s=fields.number("down_cost_s", None),
+            warm_up_s=fields.number("warm_up_s", None),
+            held=tuple(map(Held.from_json, fields.items("held", held_most))),
+            requirements=Requirements.read(fields),
+            estimates=curves.estimates(fields, "estimates"),
         )
 
 
@@ -140,13 +142,13 @@ class NodeKind:
     @classmethod
     def from_json(cls, data: object) -> NodeKind:
         """Read one item of the list in a welcome; raises Malformed."""
-        told = Fields(data, "the daemon's answer: classes")
-        gpus, features = told.raw("gpus") or {}, told.items("features", NODES_MOST)
+        fields = Fields(data, "the daemon's answer: classes")
+        gpus, features = fields.raw("gpus") or {}, fields.items("features", NODES_MOST)
         if not isinstance(gpus, dict) or not all(isinstance(name, str) for name in (*gpus, *features)):
-            raise told.wrong("gpus", "numbers of GPUs by type")
+            raise fields.wrong("gpus", "numbers of GPUs by type")
         counted = Fields(gpus, "the daemon's answer: gpus")
         return cls(
-            told.name("class"), {name: counted.whole(name) for name in gpus}, tuple(features), told.whole("cpus", 0)
+            fields.name("class"), {name: counted.whole(name) for name in gpus}, tuple(features), fields.whole("cpus", 0)
         )
 
 
@@ -178,14 +180,14 @@ class Welcome:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Welcome:
         """Read the body of an answer; raises Malformed, also if the daemon is too old to be understood."""
-        told = Fields(data, "the daemon's answer")
-        version = told.whole("protocol", 1, minimum=1)
+        fields = Fields(data, "the daemon's answer")
+        version = fields.whole("protocol", 1, minimum=1)
         if version < VERSION:
-            raise told.fault(f"it speaks protocol {version} and this driver {VERSION}: upgrade the daemon first")
+            raise fields.fault(f"it speaks protocol {version} and this driver {VERSION}: upgrade the daemon first")
         return cls(
-            epoch=told.whole("epoch"),
-            poll_s=told.number("poll_s"),
+            epoch=fields.whole("epoch"),
+            poll_s=fields.number("poll_s"),
             listed=Leases.from_json(data),
-            note=told.text("note", ""),
-            classes=tuple(map(NodeKind.from_json, told.items("classes", CLASSES_MOST))),
+            note=fields.text("note", ""),
+            classes=tuple(map(NodeKind.from_json, fields.items("classes", CLASSES_MOST))),
         )

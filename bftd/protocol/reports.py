@@ -40,7 +40,7 @@ class Report(ABC):
 
     @classmethod
     @abstractmethod
-    def read(cls, at_s: float, told: Fields) -> Report:
+    def read(cls, at_s: float, fields: Fields) -> Report:
         """Read the report from the fields of one JSON object; raises Malformed."""
 
 
@@ -55,11 +55,11 @@ class LeaseReport(Report):
     reason: str = ""
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> LeaseReport:
+    def read(cls, at_s: float, fields: Fields) -> LeaseReport:
         """See Report.read."""
-        id_ = told.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
-        state = told.text("state", choices=REPORTED)
-        return cls(at_s, id_, state, told.name("job_id", None), told.text("reason", ""))
+        id_ = fields.name("id", most=LEASE_ID_MOST, form=LEASE_ID, wanted=LEASE_ID_FORM)
+        state = fields.text("state", choices=REPORTED)
+        return cls(at_s, id_, state, fields.name("job_id", None), fields.text("reason", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +89,24 @@ class ProgressReport(Report):
     live_step: int = 0
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> ProgressReport:
+    def read(cls, at_s: float, fields: Fields) -> ProgressReport:
         """See Report.read."""
         return cls(
             at_s=at_s,
-            step=told.whole("step"),
-            samples=told.number("samples", maximum=SAMPLES_MOST),
-            samples_per_s=told.number("samples_per_s", 0.0),
-            nodes=told.whole("nodes", 0, maximum=NODES_MOST),
-            world_size=told.whole("world_size", 0),
+            step=fields.whole("step"),
+            samples=fields.number("samples", maximum=SAMPLES_MOST),
+            samples_per_s=fields.number("samples_per_s", 0.0),
+            nodes=fields.whole("nodes", 0, maximum=NODES_MOST),
+            world_size=fields.whole("world_size", 0),
             # a diverging model reports NaN: its user should see that, and the request is valid
-            loss=told.measure("loss"),
-            steps_lost=told.whole("steps_lost", 0),
-            window_s=told.number("window_s", 0.0),
-            save_s=told.number("save_s", None),
-            state_bytes=told.whole("state_bytes", None),
-            total_steps=told.whole("total_steps", None, minimum=1),
-            steps_per_s=told.number("steps_per_s", 0.0),
-            live_step=told.whole("live_step", 0),
+            loss=fields.measure("loss"),
+            steps_lost=fields.whole("steps_lost", 0),
+            window_s=fields.number("window_s", 0.0),
+            save_s=fields.number("save_s", None),
+            state_bytes=fields.whole("state_bytes", None),
+            total_steps=fields.whole("total_steps", None, minimum=1),
+            steps_per_s=fields.number("steps_per_s", 0.0),
+            live_step=fields.whole("live_step", 0),
         )
 
 
@@ -131,19 +131,19 @@ class ResizeReport(Report):
     state_bytes: int | None = None
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> ResizeReport:
+    def read(cls, at_s: float, fields: Fields) -> ResizeReport:
         """See Report.read."""
         return cls(
             at_s=at_s,
-            from_nodes=told.whole("from_nodes", maximum=NODES_MOST),
-            to_nodes=told.whole("to_nodes", maximum=NODES_MOST),
-            kind=told.text("kind", choices=_RESIZE_KINDS),
-            stall_s=told.number("stall_s", None),
-            steps_lost=told.whole("steps_lost", 0),
-            save_s=told.number("save_s", None),
-            rendezvous_s=told.number("rendezvous_s", None),
-            load_s=told.number("load_s", None),
-            state_bytes=told.whole("state_bytes", None),
+            from_nodes=fields.whole("from_nodes", maximum=NODES_MOST),
+            to_nodes=fields.whole("to_nodes", maximum=NODES_MOST),
+            kind=fields.text("kind", choices=_RESIZE_KINDS),
+            stall_s=fields.number("stall_s", None),
+            steps_lost=fields.whole("steps_lost", 0),
+            save_s=fields.number("save_s", None),
+            rendezvous_s=fields.number("rendezvous_s", None),
+            load_s=fields.number("load_s", None),
+            state_bytes=fields.whole("state_bytes", None),
         )
 
 
@@ -155,9 +155,9 @@ class SuspendReport(Report):
     step: int = 0
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> SuspendReport:
+    def read(cls, at_s: float, fields: Fields) -> SuspendReport:
         """See Report.read."""
-        return cls(at_s, told.whole("step", 0))
+        return cls(at_s, fields.whole("step", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ class ResumeReport(Report):
     step: int = 0
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> ResumeReport:
+    def read(cls, at_s: float, fields: Fields) -> ResumeReport:
         """See Report.read."""
-        return cls(at_s, told.whole("step", 0))
+        return cls(at_s, fields.whole("step", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +188,9 @@ class CrashReport(Report):
         return self.node
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> CrashReport:
+    def read(cls, at_s: float, fields: Fields) -> CrashReport:
         """See Report.read."""
-        return cls(at_s, told.name("node", None), told.whole("rc", None, minimum=-(2**31)), told.text("text", ""))
+        return cls(at_s, fields.name("node", None), fields.whole("rc", None, minimum=-(2**31)), fields.text("text", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +201,9 @@ class NoteReport(Report):
     text: str = ""
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> NoteReport:
+    def read(cls, at_s: float, fields: Fields) -> NoteReport:
         """See Report.read."""
-        return cls(at_s, told.text("text", ""))
+        return cls(at_s, fields.text("text", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,11 +223,11 @@ class CurveReport(Report):
         return {"at_s": self.at_s, "estimates": [estimate.to_json() for estimate in self.estimates]}
 
     @classmethod
-    def read(cls, at_s: float, told: Fields) -> CurveReport:
+    def read(cls, at_s: float, fields: Fields) -> CurveReport:
         """See Report.read."""
-        found = curves.estimates(told, "estimates")
+        found = curves.estimates(fields, "estimates")
         if not found:
-            raise told.wrong("estimates", "a list of at least one")
+            raise fields.wrong("estimates", "a list of at least one")
         return cls(at_s, found)
 
 
@@ -249,8 +249,8 @@ KINDS: Mapping[str, type[Report]] = {
 def report_from_json(data: object) -> Report:
     """Read one report; raises Malformed with a line that names the field."""
     op = Fields(data, "report").text("op", choices=tuple(KINDS))
-    told = Fields(data, f"report {op}")
-    return KINDS[op].read(told.number("at_s"), told)
+    fields = Fields(data, f"report {op}")
+    return KINDS[op].read(fields.number("at_s"), fields)
 
 
 def reports_of(data: object) -> tuple[int, list[Any]]:
@@ -295,8 +295,8 @@ class Taken:
     @classmethod
     def from_json(cls, data: object) -> Taken:
         """Read the body of an answer; raises Malformed."""
-        told = Fields(data, "the daemon's answer")
-        return cls(told.whole("version"), told.number("ends_in_s", None))
+        fields = Fields(data, "the daemon's answer")
+        return cls(fields.whole("version"), fields.number("ends_in_s", None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,16 +316,16 @@ class Summary:
         return {field.name: value for field in fields(self) if (value := getattr(self, field.name)) is not None}
 
     @classmethod
-    def read(cls, told: Fields) -> Summary:
+    def read(cls, fields: Fields) -> Summary:
         """Read the summary from the fields of one JSON object; raises Malformed."""
         return cls(
-            step=told.whole("step", None),
-            samples=told.number("samples", None, maximum=SAMPLES_MOST),
-            resizes=told.whole("resizes", None),
-            suspends=told.whole("suspends", None),
-            steps_lost=told.whole("steps_lost", None),
-            first_loss=told.measure("first_loss"),
-            last_loss=told.measure("last_loss"),
+            step=fields.whole("step", None),
+            samples=fields.number("samples", None, maximum=SAMPLES_MOST),
+            resizes=fields.whole("resizes", None),
+            suspends=fields.whole("suspends", None),
+            steps_lost=fields.whole("steps_lost", None),
+            first_loss=fields.measure("first_loss"),
+            last_loss=fields.measure("last_loss"),
         )
 
 

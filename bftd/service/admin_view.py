@@ -68,7 +68,7 @@ def _hours(state: State, now_s: float) -> dict[str, Any] | None:
         return None
     opening = growth_stops.opening(state.settings, now_s)
     until_s = opening.until_s if opening.until_s < inf else None
-    return {"open": opening.open, "until_s": until_s, "text": growth_stops.hours_say(state.settings, now_s)}
+    return {"open": opening.open, "until_s": until_s, "text": growth_stops.hours_text(state.settings, now_s)}
 
 
 def _bound(state: State) -> dict[str, Any] | None:

@@ -62,8 +62,8 @@ def report(config: Config, snapshot: Snapshot, state: State, identities: frozens
     orphan_jobs.follow(turn)
     theirs = {id_: word for word, ids in orphan_jobs.foreign(turn, view).items() for id_ in ids}
     would = 0
-    for stray in turn.strays.values():
-        job = stray.job
+    for orphan in turn.orphan_jobs.values():
+        job = orphan.job
         why = _spared(job, theirs, settings)
         would += why is None
         whose = f"{job.user} ({job.account})" if job.account else job.user

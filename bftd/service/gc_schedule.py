@@ -12,7 +12,7 @@ import time
 EVERY_S = 60.0
 
 
-def only_when_told() -> None:
+def only_when_called() -> None:
     """Leave full collections to `Garbage.collect`; new objects are collected as usual."""
     new, young, _ = gc.get_threshold()
     gc.set_threshold(new, young, 10**6)

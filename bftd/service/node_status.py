@@ -27,7 +27,8 @@ def shown(state: State, name: str, now_s: float) -> dict[str, Any] | None:
     return status.node(item, held, sampling.kinds(state)[name]) | {
         "gres": item.gres,
         "gpus": item.gpus,
-        "beside": item.beside,
+        "co_located": item.co_located,
+        "beside": item.co_located,  # until 0.2
         "pilot": item.pilot,
         "quarantined_until_s": until_s if until_s is not None and until_s > now_s else None,
         "failures": len(state.failures.get(name, ())),

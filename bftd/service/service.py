@@ -143,11 +143,11 @@ class Service:
         settings = settings_of(config, local_zone(self.now()))
         settings = dataclasses.replace(settings, identities=frozenset(self.identities))
         self._take_settings(settings.changed(**self._tuned), reloaded=True)
-        for name, told in status.tuned(self._tuned, config).items():
-            if told["value"] != told["file"]:
+        for name, setting in status.tuned(self._tuned, config).items():
+            if setting["value"] != setting["file"]:
                 log.info(
                     "%s is %s as bft tune has set it, and %s of the configuration is hidden: see bft tune --reset",
-                    *(name, told["value"], told["file"]),
+                    *(name, setting["value"], setting["file"]),
                 )
 
     def tune(self, changes: dict[str, Any]) -> None:
@@ -264,11 +264,11 @@ class Service:
         last = self.ledger.decisions(None, 20)
         decisions = [{name: item[name] for name in ("at_s", "trainer", "text")} for item in last]
         state, now_s, give_backs_s = self.state, self.now(), tuple(self._give_backs_s)
-        told = {
+        settings = {
             "tuned": status.tuned(self._tuned, self.config),
             "windows": [window.to_json() for window in self.history.windows],
         }
-        more = self.condition() | told
+        more = self.condition() | settings
         return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more
 
     def condition(self) -> dict[str, Any]:
@@ -281,7 +281,7 @@ class Service:
             "alarms": admin_view.alarms(self.core, now_s, self.plugin_fault),
         }
 
-    def _teller(self, events: Sequence[Event], state: State) -> str | None:
+    def _reporting_user(self, events: Sequence[Event], state: State) -> str | None:
         """Return the user whose driver sent all these events; None for other events and for administrators."""
         users = set()
         for event in events:
@@ -309,9 +309,9 @@ class Service:
             try:
                 self._take(events, now_s)
             except LedgerError as error:
-                self._tell_unwritten(str(error))
+                self._log_unwritten(str(error))
             else:
-                self._tell_written()
+                self._log_written()
                 self.history.note(self.core)
                 self._tend()
                 return
@@ -331,7 +331,7 @@ class Service:
         before, begun_s = self.core, time.perf_counter()
         after, actions = self._folded(before, events)
         took_s, written_down = time.perf_counter() - begun_s, actions
-        user, written = self._teller(events, after), self.ledger.history_bytes
+        user, written = self._reporting_user(events, after), self.ledger.history_bytes
         if user is not None and self._quota.is_spent(user, now_s):
             written_down = tuple(action for action in actions if not is_history_of(user, action, after))
         self._settle(before, after, written_down, owed)
@@ -350,12 +350,12 @@ class Service:
         solve = metered(milp.solve, self.meters)
         return fold(before, events, solve, plan=few or any(not isinstance(event, Registered) for event in events))
 
-    def _tell_unwritten(self, error: str) -> None:
+    def _log_unwritten(self, error: str) -> None:
         if error != self._unwritten:
             log.error("%s; nothing grows until it can", error)
         self._unwritten = error
 
-    def _tell_written(self) -> None:
+    def _log_written(self) -> None:
         if self._unwritten:
             log.warning("the ledger is written again")
         self._unwritten = ""
@@ -381,7 +381,7 @@ class Service:
         try:
             self.ledger.save(self.core, self.core, actions)
         except LedgerError as error:
-            self._tell_unwritten(str(error))
+            self._log_unwritten(str(error))
             self.ledger.owe(self.core, self.core, actions)
 
     def _settle(self, before: State, after: State, actions: Sequence[Action], owed: bool = False) -> None:
@@ -392,9 +392,9 @@ class Service:
         for action in actions:
             if isinstance(action, Happened) and action.kind == "give_back":
                 self._give_backs_s.append(float(action.data["duration_s"]))
-            step_log.tell(action, self._cancelling)
+            step_log.log_action(action, self._cancelling)
         cancelled = [action for action in actions if isinstance(action, CancelPilot)]
-        # separately: a stray job that Slurm does not let us cancel must not protect our trainers' pilots
+        # separately: an orphan job that Slurm does not let us cancel must not protect our trainers' pilots
         for ours in (True, False):
             if job_ids := [action.job_id for action in cancelled if (action.trainer is not None) == ours]:
                 self._cancelling.update(job_ids)

@@ -39,9 +39,9 @@ def lease(item: Lease, now_s: float) -> LeaseView:
 
 
 def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, daemon: str = "") -> Leases:
-    """Return everything a trainer's driver must know of, strays included; its pilots name this daemon `daemon`."""
+    """Return all leases for a trainer's driver, unknown ones included; its pilots name this daemon `daemon`."""
     own = [item for item in state.leases.values() if item.trainer == trainer.id]
-    listed = tuple(lease(item, now_s) for item in (*own, *trainer.strays))
+    listed = tuple(lease(item, now_s) for item in (*own, *trainer.unknown_leases))
     timeout_s = config.slurm.timeout_s
     looked_s = max(0.0, state.pool.looked_s)
     # a job submitted until then is seen at a poll early enough to free its nodes before the cycle comes
@@ -63,9 +63,9 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
 def kinds(state: State, item: Trainer) -> tuple[NodeKind, ...]:
     """Return the classes of nodes that a trainer may use, for its driver."""
     known = state.pool.classes
-    names = classes.usable(known, item.request.wish, item.request.partition)
-    told = [known[name] for name in names if len(name) <= NAME_MOST][:CLASSES_MOST]
-    return tuple(NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in told)
+    names = classes.usable(known, item.request.requirements, item.request.partition)
+    known_kinds = [known[name] for name in names if len(name) <= NAME_MOST][:CLASSES_MOST]
+    return tuple(NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in known_kinds)
 
 
 def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]] | None = None) -> dict[str, Any]:
@@ -190,19 +190,19 @@ def earmark_usage(state: State) -> dict[str, Any]:
     }
 
 
-def strays(state: State) -> list[dict[str, Any]]:
+def orphan_jobs(state: State) -> list[dict[str, Any]]:
     """Return the jobs that no lease stands behind; `since_s` is their start in Slurm, or when they were first seen."""
     return [
         {
-            "job_id": stray.job.id,
-            "user": stray.job.user,
-            "account": stray.job.account,
-            "nodes": list(stray.job.nodes),
-            "since_s": stray.seen_s if stray.job.start_s is None else stray.job.start_s,
-            "cancelled": stray.cancelled_s is not None,
+            "job_id": orphan.job.id,
+            "user": orphan.job.user,
+            "account": orphan.job.account,
+            "nodes": list(orphan.job.nodes),
+            "since_s": orphan.seen_s if orphan.job.start_s is None else orphan.job.start_s,
+            "cancelled": orphan.cancelled_s is not None,
         }
-        for stray in state.strays.values()
-        if stray.named
+        for orphan in state.orphan_jobs.values()
+        if orphan.named
     ]
 
 
@@ -249,7 +249,8 @@ def overview(
         "hold": state.pool.hold,
         "nodes": nodes(state),
         "trainers": [trainer(state, item, leases_of) for item in state.trainers.values()],
-        "strays": strays(state),
+        "orphan_jobs": (orphans := orphan_jobs(state)),
+        "strays": orphans,  # until 0.2
         "earmarks": earmarks(state),
         "earmark_usage": earmark_usage(state),
         "earmarks_wary": state.pool.wary,

@@ -22,10 +22,10 @@ log = logging.getLogger("bftd")
 
 # Decisions that need attention, and those in which a driver may write anything, as often as it likes.
 _ALARMS = (NodeOverdue, CancellingStopped, ForeignPilots, SolverReplaced, MapKept)
-_SAID_BY_DRIVERS = (Noted, Saved)
+_REPORTED_BY_DRIVERS = (Noted, Saved)
 
 
-def tell(action: Action, cancelling: Collection[str]) -> None:
+def log_action(action: Action, cancelling: Collection[str]) -> None:
     """Log one action; `cancelling` are the jobs whose cancellation was logged before."""
     if isinstance(action, Decided):
         log.log(level(action.decision), "%s", action.text)
@@ -51,4 +51,4 @@ def level(decision: Decision) -> int:
     """Return the level at which a decision is logged."""
     if isinstance(decision, _ALARMS):
         return logging.WARNING
-    return logging.DEBUG if isinstance(decision, _SAID_BY_DRIVERS) else logging.INFO
+    return logging.DEBUG if isinstance(decision, _REPORTED_BY_DRIVERS) else logging.INFO

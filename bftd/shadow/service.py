@@ -45,7 +45,7 @@ class SnapshotSink(Protocol):
     """A consumer of every snapshot beside the service."""
 
     @property
-    def told(self) -> str:
+    def recording_path(self) -> str:
         """The path it writes to, "" if it does not write."""
         ...
 
@@ -123,8 +123,8 @@ class ShadowService(Service):
         counts = accounting.counted_s(passed_s, before.settings) > 0
         earned = self._imaginary.earned
         self._imaginary.advance(now_s, counts)
-        told = self._imaginary.told(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
-        done = {event.trainer for event in told if isinstance(event, Finished)}
+        events = self._imaginary.events(now_s, before.leases.values(), self.config.daemon.shadow_trainers)
+        done = {event.trainer for event in events if isinstance(event, Finished)}
         pilots = [lease for lease in before.leases.values() if lease.trainer not in done]
         shown, lent = synthetic.with_pilots(snapshot, self.partitions, pilots, self._imaginary.ids)
         harvest = synthetic.harvest(self.partitions)
@@ -132,7 +132,7 @@ class ShadowService(Service):
             self._memory, shown, self.config.pool, harvest, lent, before.quarantined, victims.of(before)
         )
         self._earmark_log.tell(self._memory.earmarks, view)
-        super().apply(*told, PoolObserved(now_s, view))
+        super().apply(*events, PoolObserved(now_s, view))
         self._count_losses(lent.keys(), snapshot.nodes.keys())
         if reports := self._imaginary.obey(now_s, self.core.leases.values()):
             super().apply(*reports)
@@ -148,7 +148,7 @@ class ShadowService(Service):
         shadow = totals | {
             "samples_per_s": self._imaginary.rate,
             "submissions_last_min": len(self.core.grants),
-            "trace": self._recorder.told if self._recorder else "",
+            "trace": self._recorder.recording_path if self._recorder else "",
             "waiting": [
                 {"id": trainer.id, "name": trainer.name, "user": trainer.user, "text": real_drivers.SENTENCE}
                 for trainer in self._guests.state.trainers.values()
@@ -204,7 +204,7 @@ class ShadowService(Service):
         try:
             self.ledger.keep(_KEPT, self._totals.to_json())
         except LedgerError as error:  # they are kept with the next snapshot
-            self._tell_unwritten(str(error))
+            self._log_unwritten(str(error))
 
     def _look_around(self, snapshot: Snapshot) -> None:
         """Remember what Slurm itself shows."""

@@ -41,7 +41,7 @@ class TraceRecorder:
             self._take_up(self._opened)
 
     @property
-    def told(self) -> str:
+    def recording_path(self) -> str:
         """The path of the trace, "" if there is none."""
         return str(self.path) if self._opened else ""
 

@@ -42,7 +42,7 @@ class ImaginaryTrainers:
         """Continue with the trainers and leases of `state`, those of the ledger."""
         self.earned = 0.0
         self.drivers = Drivers(_TERMS, self)
-        self._told: dict[str, tuple[float, float]] = {}
+        self._reported: dict[str, tuple[float, float]] = {}
         self._last = max(map(_number, state.trainers), default=0)
         for trainer in state.trainers.values():
             if trainer.active:
@@ -76,11 +76,11 @@ class ImaginaryTrainers:
 
     def move(self, by_s: float) -> None:
         """Shift all times by `by_s`: the clock was set."""
-        self._told = {id_: (rate, told_s + by_s) for id_, (rate, told_s) in self._told.items()}
+        self._reported = {id_: (rate, at_s + by_s) for id_, (rate, at_s) in self._reported.items()}
         for driver in self.drivers.in_play.values():
             driver.move(by_s)
 
-    def told(self, now_s: float, leases: Iterable[Lease], wanted: int) -> list[Event]:
+    def events(self, now_s: float, leases: Iterable[Lease], wanted: int) -> list[Event]:
         """Return the drivers' reports at `now_s`: finished and new trainers, warm nodes, and progress.
 
         Nothing is reported for `leases` revoked since the drivers last obeyed. `wanted` is the number of trainers there
@@ -110,21 +110,21 @@ class ImaginaryTrainers:
         reports = self.drivers.obey(leases, now_s)
         self.drivers.resize(now_s)
         events: list[Event] = []
-        for id_, told in reports.items():
+        for id_, of_driver in reports.items():
             resized = _resized(before[id_], in_play[id_].training, now_s) if id_ in in_play else []
-            events.append(Reported(now_s, id_, (*told, *resized)))
+            events.append(Reported(now_s, id_, (*of_driver, *resized)))
         return events
 
     def _finished(self, driver: SimulatedDriver, now_s: float) -> list[Event]:
         ended = self.drivers.finish(driver, now_s)
-        self._told.pop(driver.id, None)
+        self._reported.pop(driver.id, None)
         return [Reported(now_s, driver.id, (_progressed(driver, now_s),)), *ended]
 
     def _progress(self, driver: SimulatedDriver, now_s: float) -> list[Report]:
-        rate, told_s = self._told.get(driver.id, (0.0, now_s))
-        if rate == driver.rate and (rate == 0.0 or now_s - told_s < PROGRESS_EVERY_S):
+        rate, reported_s = self._reported.get(driver.id, (0.0, now_s))
+        if rate == driver.rate and (rate == 0.0 or now_s - reported_s < PROGRESS_EVERY_S):
             return []
-        self._told[driver.id] = (driver.rate, now_s)
+        self._reported[driver.id] = (driver.rate, now_s)
         progress = _progressed(driver, now_s)
         return [progress] if driver.rate > 0 else [progress, SuspendReport(now_s, progress.step)]
 

@@ -45,8 +45,8 @@ def _machine(shown: Charted, hours: int) -> str:
 
 def _last(picture: Picture) -> str:
     """Return the last values of a picture in words."""
-    told = [(each.name, each.values[-1]) for each in picture.series if each.role != "gap"]
-    return ", ".join(f"{name} {value:,.0f}" for name, value in told if value is not None) or "no record"
+    last = [(each.name, each.values[-1]) for each in picture.series if each.role != "gap"]
+    return ", ".join(f"{name} {value:,.0f}" for name, value in last if value is not None) or "no record"
 
 
 def _trainers(shown: Charted, hours: int) -> str:

@@ -111,15 +111,15 @@ def charted(history: Mapping[str, Any]) -> Charted:
     names = {id_: known["name"] for id_, known in history["trainers"].items()}
     largest = _largest(points)
     roles = {id_: f"t{at}" for at, id_ in enumerate(largest[:COLOURED])}
-    told = {id_: names.get(id_) or id_ for id_ in roles}
-    twice = {name for name in told.values() if list(told.values()).count(name) > 1}
-    told = {id_: f"{name} ({id_})" if name in twice else name for id_, name in told.items()}
-    bands = _machine(points, told, roles, len(largest) - len(roles))
+    labels = {id_: names.get(id_) or id_ for id_ in roles}
+    twice = {name for name in labels.values() if list(labels.values()).count(name) > 1}
+    labels = {id_: f"{name} ({id_})" if name in twice else name for id_, name in labels.items()}
+    bands = _machine(points, labels, roles, len(largest) - len(roles))
     return Charted(
         Picture(times_s, bands),
         Picture(times_s, _pool(bands)),
-        Picture(times_s, tuple(Series(roles[id_], told[id_], _of(points, id_, "working")) for id_ in roles)),
-        Picture(times_s, tuple(Series(roles[id_], told[id_], _rates(points, id_)) for id_ in roles)),
+        Picture(times_s, tuple(Series(roles[id_], labels[id_], _of(points, id_, "working")) for id_ in roles)),
+        Picture(times_s, tuple(Series(roles[id_], labels[id_], _rates(points, id_)) for id_ in roles)),
         Picture(
             times_s,
             (Series("t0", "training", _share(points, "training")), Series("starting", "held", _share(points, "held"))),
@@ -145,7 +145,7 @@ def _largest(points: Sequence[Mapping[str, Any] | None]) -> list[str]:
 
 
 def _machine(
-    points: Sequence[Mapping[str, Any] | None], told: Mapping[str, str], roles: Mapping[str, str], others: int
+    points: Sequence[Mapping[str, Any] | None], labels: Mapping[str, str], roles: Mapping[str, str], others: int
 ) -> tuple[Series, ...]:
     """Return bands that add up to all nodes, one of them for times without a record."""
     totals = [sum(point["nodes"].values()) for point in points if point]
@@ -167,7 +167,7 @@ def _machine(
         for role, name in _STATES
     ]
     bands = states[:2]
-    bands += [Series(roles[id_], told[id_], worked) for id_, worked in zip(roles, training, strict=True)]
+    bands += [Series(roles[id_], labels[id_], worked) for id_, worked in zip(roles, training, strict=True)]
     if any(starting):
         bands.append(Series("starting", "held, not training", starting))
     if others > 0 or max((value or 0 for value in rest), default=0) >= 1:  # less than 1 is due to averaging

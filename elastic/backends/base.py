@@ -1,6 +1,6 @@
 """The interface of a back-end: what the trainer asks of it, and what it may ask of the trainer.
 
-A `Backend` lives in the driver. It sends messages to a pilot's node process by `Pilot.tell` and gets its messages in
+A `Backend` lives in the driver. It sends messages to a pilot's node process by `Pilot.send` and gets its messages in
 `received`; the agent between them passes on messages that it does not know itself.
 """
 
@@ -43,7 +43,7 @@ class TrainerServices(Protocol):
     def absent(self, pilot: Pilot, text: str) -> None:
         """Report a ready pilot that does not take part in training, and give it back."""
 
-    def life_failed(self, reason: str) -> None:
+    def workers_failed(self, reason: str) -> None:
         """Note that all workers ended without success and without a reported crash."""
 
     def finish(self, exit_code: int, reason: str) -> None:
@@ -59,8 +59,8 @@ class Backend(ABC):
     Calls come one at a time, except `lost` and `received`, which never wait.
     """
 
-    def __init__(self, host: TrainerServices) -> None:
-        self._host = host
+    def __init__(self, services: TrainerServices) -> None:
+        self._services = services
 
     @property
     @abstractmethod

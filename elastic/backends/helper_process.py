@@ -79,7 +79,7 @@ class Companion:
                 await asyncio.sleep(pause_s)
         self._readers = [asyncio.create_task(self._read())]
         if self._process.stderr is not None and self._on_line is not None:
-            self._readers.append(asyncio.create_task(_lines(self._process.stderr, self._said)))
+            self._readers.append(asyncio.create_task(_lines(self._process.stderr, self._take_line)))
 
     def send(self, message: Message) -> None:
         """Send one message; if the companion is gone, `on_exit` reports it."""
@@ -98,7 +98,7 @@ class Companion:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _said(self, line: str) -> None:
+    def _take_line(self, line: str) -> None:
         self.last_line = last_of([self.last_line, line])
         if self._on_line is not None:
             self._on_line(line)
@@ -109,7 +109,9 @@ class Companion:
         try:
             while (line := await read_line(self._process.stdout)) is not None:
                 if self._folder is not None and not line.startswith(b"{"):
-                    self._said(line.decode(errors="replace").rstrip("\n"))  # from its runtime, which fetches an image
+                    self._take_line(
+                        line.decode(errors="replace").rstrip("\n")
+                    )  # from its runtime, which fetches an image
                     continue
                 self._on_message(decode(line))
         except (WireError, KeyError, ValueError, TypeError):

@@ -73,8 +73,8 @@ PULL_S = 900.0
 # New nodes get warm 0.1-1 s apart. One resize for all of them costs less than one each.
 COALESCE_S = 1.0
 
-# How long workers may take to agree on a step: some round trips, on nodes that may be busy with the step itself.
-AGREE_S = 2.0
+# How long workers may take to accept a save request: some round trips, on nodes that may be busy with the step itself.
+SAVE_REQUEST_S = 2.0
 
 # How long rank 0 may take to reach a step boundary and save there, before its last checkpoint is used instead. The
 # time of two steps is added, as the boundary may be that far ahead; at most PAUSE_MOST_S in all, to leave time within

@@ -28,25 +28,25 @@ class PeerConnections:
         self,
         run: TrainerContext,
         kind: Kind,
-        crew: PilotManager,
-        host: FailurePolicy,
+        pilot_manager: PilotManager,
+        policy: FailurePolicy,
         backend: Backend,
         liveness: Liveness,
     ) -> None:
         self._run = run
         self._kind = kind
-        self._crew = crew
-        self._host = host
+        self._pilot_manager = pilot_manager
+        self._policy = policy
         self._backend = backend
         self._liveness = liveness
         self.transfers = Transfers(run.saver, self._worker_of, liveness.heard, self._saved, run.offer)
         """For the hub: the connections that carry checkpoints."""
-        self._probes = Probes(run, host.cannot, self._ready)
+        self._probes = Probes(run, policy.cannot, self._ready)
 
     def connected(self, peer: Peer) -> bool:
         """Takes an agent's or a worker's hello; returns False for a name that is not a current pilot's or worker's."""
         if peer.hello.get("role") == "agent":
-            pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
+            pilot = self._pilot_named(peer.hello)
             if pilot is None or pilot.agent is not None or pilot.over.is_set():
                 peer.send({"op": "end"})
                 return False
@@ -54,23 +54,23 @@ class PeerConnections:
             self._liveness.heard(peer)
             peer.send(self._run.settings.agent_message(self._kind, self._run.environment()))
             if self._probes.needed(pilot):
-                self._crew.spawn(self._probes.ask(pilot), pilot)
+                self._pilot_manager.spawn(self._probes.ask(pilot), pilot)
             return True
         pilot = self._pilot_of(peer)
         if pilot is None:
             return False
         pilot.workers[int(peer.hello["local_rank"])] = peer
         self._liveness.heard(peer)
-        self._host.began(pilot)
+        self._policy.began(pilot)
         return True
 
     def disconnected(self, peer: Peer) -> None:
         """Handles a closed connection: an agent's ends its pilot; a worker's end is reported by its agent."""
         self._liveness.gone(peer)
         self._run.saver.gone(peer)
-        self._run.agreement.gone(peer)
+        self._run.save_requests.gone(peer)
         if peer.hello.get("role") == "agent":
-            pilot = self._crew.pilots.get(str(peer.hello.get("lease")))
+            pilot = self._pilot_named(peer.hello)
             if pilot is not None and pilot.agent is peer:
                 pilot.agent = None
                 self._probes.gone(pilot)
@@ -79,12 +79,12 @@ class PeerConnections:
                     pilot.reason = f"the agent on {pilot.node} went away without a word"
                     self._run.log(pilot.reason)
                 pilot.over.set()
-                self._crew.lost(pilot)
+                self._pilot_manager.lost(pilot)
             return
         local_rank = int(peer.hello.get("local_rank", -1))
-        for pilot in self._pilots_by_name(peer.hello):
-            if pilot.workers.get(local_rank) is peer:
-                del pilot.workers[local_rank]
+        pilot = self._pilot_named(peer.hello)
+        if pilot is not None and pilot.workers.get(local_rank) is peer:
+            del pilot.workers[local_rank]
         self._run.distributed.gone(peer, self._workers)
 
     async def received(self, peer: Peer, message: Message) -> None:
@@ -92,7 +92,7 @@ class PeerConnections:
         op = message["op"]
         self._liveness.heard(peer)
         if peer.hello.get("role") == "agent":
-            pilot = self._crew.pilots.get(str(peer.hello["lease"]))
+            pilot = self._pilot_named(peer.hello)
             if pilot is not None:
                 self._from_agent(pilot, message)
         elif op == "step":
@@ -100,11 +100,11 @@ class PeerConnections:
         elif op == "pong":
             pass  # a sign of life
         elif op in ANSWERS:
-            self._run.agreement.received(peer, message)
+            self._run.save_requests.received(peer, message)
         elif op == "error":
             self._from_failing(peer, message)
         elif op == "fetch":
-            self._host.asked_for_checkpoint()
+            self._policy.asked_for_checkpoint()
             self.transfers.answer(peer)
         elif op in DISTRIBUTED:
             if (pilot := self._pilot_of(peer)) is not None and peer in pilot.workers.values():
@@ -122,8 +122,8 @@ class PeerConnections:
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]
         if op == "out":
-            if self._host.printed(pilot, str(message["line"])):
-                for one in self._crew.all:
+            if self._policy.printed(pilot, str(message["line"])):
+                for one in self._pilot_manager.all:
                     self._works(one)
             # Slurm ends the nodes of a cancelled job one after another; the remaining ones report the loss of the
             # others.
@@ -143,31 +143,31 @@ class PeerConnections:
         elif op == "leaving":
             self._leaving(pilot, float(message["at_s"]))
         elif op == "memory":
-            self._crew.short_of_memory(pilot)
+            self._pilot_manager.short_of_memory(pilot)
         elif op == "cannot":
-            self._host.cannot(pilot, str(message["text"]), sure=bool(message.get("sure")))
+            self._policy.cannot(pilot, str(message["text"]), sure=bool(message.get("sure")))
         elif op == "step":
-            self._crew.spawn(self._run_step(pilot, list(map(str, message["command"]))), pilot)
+            self._pilot_manager.spawn(self._run_step(pilot, list(map(str, message["command"]))), pilot)
         elif op == "node_exit":
-            if self._host.node_exited(pilot, int(message["rc"])):
-                self._crew.lost(pilot)
-                self._crew.spawn(self._crew.give_back(pilot), pilot)
+            if self._policy.node_exited(pilot, int(message["rc"])):
+                self._pilot_manager.lost(pilot)
+                self._pilot_manager.spawn(self._pilot_manager.give_back(pilot), pilot)
         else:
             self._backend.received(pilot, message)
 
     async def _run_step(self, pilot: Pilot, command: list[str]) -> None:
         """Runs the step for an agent's node process; the agent learns of its start, but not of its failure."""
-        if said := await self._crew.run_step(pilot, command):
-            self._host.cannot(pilot, failed(self._run.settings.spec.container or "", said), sure=True)
+        if lines := await self._pilot_manager.run_step(pilot, command):
+            self._policy.cannot(pilot, failed(self._run.settings.spec.container or "", lines), sure=True)
 
     def _ready(self, pilot: Pilot) -> None:
-        if self._host.is_at_fault(pilot):  # it is being given back: its fault does not lie in its Python
+        if self._policy.is_at_fault(pilot):  # it is being given back: its fault does not lie in its Python
             return
-        self._host.ready()
-        self._crew.ready(pilot)
+        self._policy.ready()
+        self._pilot_manager.ready(pilot)
 
     def _workers(self) -> list[Peer]:
-        return [worker for pilot in self._crew.all for worker in pilot.workers.values()]
+        return [worker for pilot in self._pilot_manager.all for worker in pilot.workers.values()]
 
     def _leaving(self, pilot: Pilot, at_s: float) -> None:
         """Handles Slurm's notice to the pilot."""
@@ -175,8 +175,8 @@ class PeerConnections:
             pilot.reason = pilot.reason or CANCELLED
         else:
             pilot.reason = pilot.reason or TAKEN
-            self._crew.tell_state(pilot, "leaving", at_s=at_s)
-        self._crew.leave_at_once(pilot)
+            self._pilot_manager.report_state(pilot, "leaving", at_s=at_s)
+        self._pilot_manager.leave_at_once(pilot)
 
     def _from_step(self, peer: Peer, message: Message) -> None:
         pilot = self._pilot_of(peer)
@@ -188,35 +188,31 @@ class PeerConnections:
             self._works(pilot)
         for report in self._run.progress.report(message, time.monotonic()):
             self._run.report(report)
-        self._host.stepped(pilot, message)
+        self._policy.stepped(pilot, message)
 
     def _works(self, pilot: Pilot) -> None:
         if pilot.workers and not pilot.working:
             pilot.working = True
-            self._crew.tell_state(pilot, "working")
+            self._pilot_manager.report_state(pilot, "working")
 
     def _from_failing(self, worker: Peer, message: Message) -> None:
         """Takes a worker's error; the worker waits for the reply, so that the report of its end comes after."""
         if (pilot := self._pilot_of(worker)) is not None:
-            self._host.told_error(pilot, str(message.get("text", "")))
+            self._policy.script_failed(pilot, str(message.get("text", "")))
         worker.send({"op": "heard"})
 
     def _pilot_of(self, worker: Peer) -> Pilot | None:
         """Returns the pilot that a worker runs in, if it is one of the present workers there."""
-        host = worker.hello.get("host")
-        return next((one for one in self._pilots_by_name(worker.hello) if host in (one.lease, one.host)), None)
+        pilot = self._pilot_named(worker.hello)
+        return pilot if pilot is not None and worker.hello.get("incarnation", 0) == pilot.incarnation else None
 
     def _worker_of(self, about: Message) -> Peer | None:
         """Returns the present worker that another connection claims to belong to; the claim was proved."""
-        local_rank = about.get("local_rank")
-        for pilot in self._pilots_by_name(about):
-            worker = pilot.workers.get(local_rank) if isinstance(local_rank, int) else None
-            if worker is not None and all(worker.hello.get(key) == about.get(key) for key in ("host", "pid")):
-                return worker
-        return None
+        local_rank, pilot = about.get("local_rank"), self._pilot_named(about)
+        worker = pilot.workers.get(local_rank) if pilot is not None and isinstance(local_rank, int) else None
+        same = worker is not None and all(worker.hello.get(key) == about.get(key) for key in ("incarnation", "pid"))
+        return worker if same else None
 
-    def _pilots_by_name(self, hello: Message) -> list[Pilot]:
-        """Returns the pilots that a worker's host may name, present or not: it is `LEASE` or `LEASE.INCARNATION`."""
-        host = str(hello.get("host", ""))
-        found = (self._crew.pilots.get(lease) for lease in (host, host.rpartition(".")[0]))
-        return [pilot for pilot in found if pilot is not None]
+    def _pilot_named(self, hello: Message) -> Pilot | None:
+        """Returns the pilot of the lease that a hello names."""
+        return self._pilot_manager.pilots.get(str(hello.get("lease")))

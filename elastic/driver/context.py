@@ -15,7 +15,7 @@ from elastic.driver.progress.reports import TrainerProgress
 from elastic.driver.progress.resize_costs import Costs
 from elastic.driver.saving.distributed import DistributedCheckpoints
 from elastic.driver.saving.saver import CheckpointSaver
-from elastic.driver.saving.step_barrier import Agreement
+from elastic.driver.saving.step_barrier import SaveRequests
 from elastic.driver.settings import DriverSettings
 from elastic.link.wire import Message
 from elastic.store.store import CheckpointStore
@@ -40,11 +40,11 @@ class TrainerContext:
         self.log = log
         self.show = show
         self.report = report
-        self.store = CheckpointStore(settings.state_dir, self.tell, self.fence, settings.name)
-        self.versions = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.tell)
+        self.store = CheckpointStore(settings.state_dir, self.note, self.fence, settings.name)
+        self.versions = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.note)
         self.saver = CheckpointSaver(self.store)
-        self.agreement = Agreement()
-        self.progress = TrainerProgress(costs=Costs(tells_saves=KINDS[settings.backend].saves_together))
+        self.save_requests = SaveRequests()
+        self.progress = TrainerProgress(costs=Costs(saves_at_resize=KINDS[settings.backend].saves_together))
         self.distributed = DistributedCheckpoints(
             self.versions, self.saver.note, self.checkpoint_saved, self.progress.costs.saved
         )
@@ -95,7 +95,7 @@ class TrainerContext:
         await self._news.wait()
         self._news.clear()
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Logs a line that also matters outside the job: the daemon gets it too."""
         self.log(text)
         self.report(NoteReport(time.time(), text))

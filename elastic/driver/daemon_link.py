@@ -28,7 +28,7 @@ _BACKLOG = 10_000
 
 _REQUEST_S = 10.0
 
-_SAID_MOST = 500
+_REASON_MOST = 500
 """The most characters of an error that are shown."""
 
 _ASKED_AGAIN = 10
@@ -108,8 +108,8 @@ class DaemonLink:
                 if self._epoch is None:
                     return
                 await asyncio.wait_for(self._flush(), 2.0)
-                told = Finish(self._epoch, exit_code, reason, summary)
-                await asyncio.wait_for(self._request("POST", self._path("finish"), told.to_json()), 2.0)
+                report = Finish(self._epoch, exit_code, reason, summary)
+                await asyncio.wait_for(self._request("POST", self._path("finish"), report.to_json()), 2.0)
         except (aiohttp.ClientError, OSError, DaemonError, _Fenced, asyncio.TimeoutError):
             return
 
@@ -241,4 +241,4 @@ def read_token(path: str | None) -> str | None:
 
 def _in_a_line(error: Exception) -> str:
     """Returns an error's text in one line: it may be a whole page from another program."""
-    return " ".join(printable(str(error)[:_SAID_MOST]).split())
+    return " ".join(printable(str(error)[:_REASON_MOST]).split())

@@ -78,7 +78,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
-    starter.shares.tell = trainer.run.tell
+    starter.shares.note = trainer.run.note
     starter.shares.state_bytes = lambda: _kept_bytes(trainer)
     hub = Hub(trainer.connections, settings.secret, listening, log, trainer.connections.transfers.accept)
     loop = asyncio.get_running_loop()
@@ -120,8 +120,8 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
         workers_per_node=spec.workers_per_node,
         up_cost_s=spec.up_cost_s,
         down_cost_s=spec.down_cost_s,
-        held=trainer.crew.held(),
-        wish=spec.wish(settings.features),
+        held=trainer.pilot_manager.held(),
+        requirements=spec.requirements(settings.features),
         estimates=trainer.estimating.estimates,
     )
 

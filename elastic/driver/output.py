@@ -112,7 +112,7 @@ class JobOutput:
             self._gone = True
             self._lines.clear()
         if left:
-            self._say_aside(f"bft: {left} lines of output were not written: {self._why}")
+            self._print_aside(f"bft: {left} lines of output were not written: {self._why}")
 
     def _next(self) -> bytes | None:
         """Returns whole lines to write at once; None at the end."""
@@ -122,9 +122,9 @@ class JobOutput:
                     return None
                 self._news.wait()
             if self._dropped:
-                said = f"bft: {self._dropped} lines of output are missing here: {self._why}\n"
+                message = f"bft: {self._dropped} lines of output are missing here: {self._why}\n"
                 self._dropped, self._why = 0, _STALLED
-                return said.encode(self._encoding, "backslashreplace")
+                return message.encode(self._encoding, "backslashreplace")
             data = b""
             while self._lines and (not data or len(data) + len(self._lines[0]) <= _AT_ONCE_BYTES):
                 line = self._lines.popleft()
@@ -164,9 +164,9 @@ class JobOutput:
         with self._news:
             self._gone, self._dropped = True, 0
             self._lines.clear()
-        self._say_aside("bft: nobody reads the output any more; training goes on")
+        self._print_aside("bft: nobody reads the output any more; training goes on")
 
-    def _say_aside(self, text: str) -> None:
+    def _print_aside(self, text: str) -> None:
         """Writes a text to standard error, unless that is the same file."""
         with contextlib.suppress(OSError):
             if not os.path.samestat(os.fstat(self._fd), os.fstat(2)):

@@ -311,7 +311,7 @@ def _source(address: str) -> str:
 
 def _name(peer: Peer) -> str:
     """Returns the log's name for an agent or a worker."""
-    return f"the {peer.hello.get('role', 'peer')} of {peer.hello.get('host') or peer.hello.get('lease')}"
+    return f"the {peer.hello.get('role', 'peer')} of {peer.hello.get('lease')}"
 
 
 async def _proof(sock: socket.socket) -> bytes:

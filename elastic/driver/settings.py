@@ -34,7 +34,7 @@ class DriverSettings:
     harvested one will do; `features` are those that the trainer's nodes must have. `given_address` is this host's
     address for all nodes, "" if each is told one by its own route. `script_sha256` is the hexadecimal digest of the
     submitted script, "" if the user's own file is run. `keep_state_s` is how many seconds the checkpoint is kept after
-    training has ended well. `secret` is the trainer's, drawn for one life of its driver.
+    training has ended well. `secret` is the trainer's, drawn for one run of its driver.
     """
 
     trainer_id: str

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from elastic.backends import Kind
-from elastic.base.timing import AGREE_S, BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, UPLOAD_EVERY_S
+from elastic.base.timing import BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, SAVE_REQUEST_S, UPLOAD_EVERY_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
 from elastic.driver.pilots.manager import PilotManager
@@ -23,13 +23,13 @@ class Clockwork:
         self,
         run: TrainerContext,
         kind: Kind,
-        crew: PilotManager,
+        pilot_manager: PilotManager,
         liveness: Liveness,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._kind = kind
-        self._crew = crew
+        self._pilot_manager = pilot_manager
         self._liveness = liveness
         self._clock = clock
         self._limits = PilotLimits(lambda nodes: run.settings.spec.allowed.largest(nodes) > 0)
@@ -53,7 +53,7 @@ class Clockwork:
 
     def _expire(self, now_s: float) -> None:
         """Makes pilots leave in turn as their time limits approach."""
-        pilots = [pilot for pilot in self._crew.all if pilot.placed_s and not pilot.expiring]
+        pilots = [pilot for pilot in self._pilot_manager.all if pilot.placed_s and not pilot.expiring]
         # A pilot that does not train holds nobody up: it stays until its own limit.
         trained = [pilot for pilot in pilots if pilot.wanted]
         ends = [TrainingPilot(pilot.placed_s + pilot.limit_s - LIMIT_MARGIN_S, pilot.limit_s) for pilot in trained]
@@ -75,7 +75,7 @@ class Clockwork:
         """
         while True:
             await asyncio.sleep(UPLOAD_EVERY_S)
-            for pilot in self._crew.all:
+            for pilot in self._pilot_manager.all:
                 if pilot.working and pilot.workers:
                     next(iter(pilot.workers.values())).send({"op": "ship", "soon": True})
                     break
@@ -87,13 +87,13 @@ class Clockwork:
         while True:
             await asyncio.sleep(wait_s)
             wait_s = SAVE_LOOK_S
-            workers = [peer for pilot in self._crew.all if pilot.working for peer in pilot.workers.values()]
+            workers = [peer for pilot in self._pilot_manager.all if pilot.working for peer in pilot.workers.values()]
             saves.look(self._clock(), bool(workers), progress.groups, progress.losses, progress.costs.save_s or 0.0)
             if saves.due:
-                agreement = self._run.agreement
-                if await agreement.agree(workers, pause=False, limit_s=AGREE_S, worth=saves.worth):
+                requests = self._run.save_requests
+                if await requests.make(workers, pause=False, limit_s=SAVE_REQUEST_S, worth=saves.worth):
                     saves.asked(self._clock())
                 else:
                     wait_s = UPLOAD_EVERY_S
             if (line := saves.line()) is not None:
-                self._run.tell(line)
+                self._run.note(line)

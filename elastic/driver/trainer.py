@@ -4,11 +4,14 @@ Everything that may have to wait happens in one task (`_reconcile`), one thing a
 wait (a notice of Slurm's, the end of a worker) are handled where they arrive (elastic.driver.connections) and only set
 flags for that task.
 
-    Run          shared by all parts: settings, log, progress, checkpoints, the end
-    FailurePolicy  the trainer as the back-end sees it        TrainerOwner  as its crew sees it
-    Connections  messages of agents and workers             Clockwork     periodic work
-    Liveness     peers that still answer                    Estimating    the speed, before training
-    Changes      the log's lines about nodes
+    TrainerContext   shared by all parts: settings, log, progress, checkpoints, the end
+    FailurePolicy    the trainer as the back-end sees it
+    TrainerOwner     the trainer as the pilot manager sees it
+    PeerConnections  messages of agents and workers
+    Clockwork        periodic work
+    Liveness         peers that still answer
+    Estimating       the speed, before training
+    Changes          the log's lines about nodes
 """
 
 from __future__ import annotations
@@ -65,14 +68,14 @@ class Trainer:
     ) -> None:
         """`starter` starts pilots; `daemon` need not be up before `serve` is called; `show` as in `TrainerContext`."""
         self.run = TrainerContext(settings, log, daemon.report, show)
-        host = FailurePolicy(self.run, lambda: self.crew.all)
-        self._backend: Backend = load(kind.driver)(host)
+        policy = FailurePolicy(self.run, lambda: self.pilot_manager.all)
+        self._backend: Backend = load(kind.driver)(policy)
         owner = TrainerOwner(self.run, self._backend)
         pull_s = 0.0 if settings.spec.container is None else PULL_S
-        self.crew = PilotManager(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
-        liveness = Liveness(self.run, self.crew)
-        self.connections = PeerConnections(self.run, kind, self.crew, host, self._backend, liveness)
-        self._clockwork = Clockwork(self.run, kind, self.crew, liveness)
+        self.pilot_manager = PilotManager(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
+        liveness = Liveness(self.run, self.pilot_manager)
+        self.connections = PeerConnections(self.run, kind, self.pilot_manager, policy, self._backend, liveness)
+        self._clockwork = Clockwork(self.run, kind, self.pilot_manager, liveness)
         self.estimating = Estimating(self.run)
         self._changes = Changes(settings.name, resumes=self.run.saved_step >= 0)
         self._starter = starter
@@ -89,7 +92,7 @@ class Trainer:
         self.run.settings.site.container, self.run.settings.site.stage = listed.container, listed.stage
         self._listed.set()
         self._changes.listed((lease.id, lease.reason) for lease in listed.leases if not lease.revoked)
-        self.crew.on_leases(listed.leases)
+        self.pilot_manager.on_leases(listed.leases)
 
     async def serve(self) -> tuple[int, str]:
         """Serves until training is over or stopped; returns the exit code and a sentence."""
@@ -106,7 +109,7 @@ class Trainer:
             self._reconcile_for_ever(),
             *self._clockwork.works(),
             self.estimating.work(),
-            self._tell_changes(),
+            self._log_changes(),
         ]
         tasks = list(map(asyncio.create_task, works))
         for task in tasks:
@@ -121,14 +124,14 @@ class Trainer:
 
     async def stop(self) -> None:
         """Saves a checkpoint if that can be done at once, and ends every pilot; called once `serve` has returned."""
-        workers = [peer for pilot in self.crew.all for peer in pilot.workers.values()]
+        workers = [peer for pilot in self.pilot_manager.all for peer in pilot.workers.values()]
         if workers and self.run.result.result()[0] and not self.run.store.fenced:
             # Not at a step boundary: scancel ends every srun of this job as well, and that kills the agents at once.
             await self.run.saver.save(workers, graceful=False, patient=False, upload_s=LEAVE_S)
         # A checkpoint counts once it is complete on the disk; after the script's good end nobody waits for the nodes.
         await self.run.distributed.settle(LAST_CHECKPOINT_S if self.run.result.result()[0] == 0 else PUBLISH_S)
         await self._backend.close()
-        await self.crew.close()
+        await self.pilot_manager.close()
         await self.connections.transfers.close()
         await self.run.versions.close()
 
@@ -164,13 +167,13 @@ class Trainer:
                 self.run.report(ResumeReport(time.time(), self.run.step))
         elif self._training:
             await self._suspend()
-        for pilot in self.crew.all:
+        for pilot in self.pilot_manager.all:
             if (pilot.revoked or pilot.expiring) and pilot.state != "granted" and not self._backend.uses(pilot):
-                await self.crew.give_back(pilot)
+                await self.pilot_manager.give_back(pilot)
 
     def _members(self) -> list[Pilot]:
         """Returns the nodes to train on now: an allowed number of the warm ones, the oldest first."""
-        pilots = self.crew.all
+        pilots = self.pilot_manager.all
         ready = sorted((pilot for pilot in pilots if pilot.wanted), key=lambda pilot: (pilot.ready_s, pilot.lease))
         last = self._backend.finishing
         if last and all(pilot.wanted for pilot in last):
@@ -208,28 +211,28 @@ class Trainer:
         await self._backend.suspend()
         step = self.run.step
         self.run.progress.suspended(step)
-        for pilot in self.crew.all:
+        for pilot in self.pilot_manager.all:
             pilot.working = False
-        self._say(self._changes.suspended(time.monotonic(), step))
+        self._log(self._changes.suspended(time.monotonic(), step))
         self.run.report(SuspendReport(time.time(), step))
 
-    async def _tell_changes(self) -> None:
+    async def _log_changes(self) -> None:
         """Logs the changes of the trainer's nodes."""
         while True:
             await asyncio.sleep(REPORT_S)
             progress = self.run.progress
-            group = [pilot for pilot in self.crew.all if pilot.workers and self._backend.uses(pilot)]
+            group = [pilot for pilot in self.pilot_manager.all if pilot.workers and self._backend.uses(pilot)]
             known = TrainingRate(progress.groups, progress.nodes, progress.samples_per_s, self._daemon.ends_in_s)
-            self._say(self._changes.look(time.monotonic(), group, known))
+            self._log(self._changes.look(time.monotonic(), group, known))
 
-    def _say(self, line: str | None) -> None:
+    def _log(self, line: str | None) -> None:
         if line is not None and not self.run.result.done():
             self.run.log(line)
 
     async def _hear_farewells(self) -> None:
         """Waits for workers' last words and uploads: their own connections may lag behind the report of their end."""
         began_s = time.monotonic()
-        while any(pilot.workers for pilot in self.crew.all):
+        while any(pilot.workers for pilot in self.pilot_manager.all):
             if time.monotonic() - began_s > (LAST_CHECKPOINT_S if self.run.store.receiving else FAREWELL_S):
                 break
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The trainer as its crew sees it: the training's response to a node that goes."""
+"""The trainer as its pilot manager sees it: the training's response to a node that goes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from elastic.driver.pilots.launcher import Pilot
 
 
 class TrainerOwner:
-    """The crew's owner; see elastic.driver.pilots.manager.Owner."""
+    """The owner of the pilots; see elastic.driver.pilots.manager.TrainerEvents."""
 
     def __init__(self, run: TrainerContext, backend: Backend) -> None:
         self._run = run
         self._backend = backend
 
     def log(self, text: str) -> None:
-        """See Owner."""
+        """See TrainerEvents."""
         self._run.log(text)
 
     def wake(self) -> None:
-        """See Owner."""
+        """See TrainerEvents."""
         self._run.wake()
 
     def failed(self, error: BaseException) -> None:
-        """See Owner."""
+        """See TrainerEvents."""
         self._run.failed(error)
 
     def lost(self, pilot: Pilot) -> None:
@@ -45,5 +45,5 @@ class TrainerOwner:
             await self._run.saver.save(workers, graceful=False, patient=False, upload_s=LEAVE_S)
 
     def saving(self) -> bool:
-        """See Owner."""
+        """See TrainerEvents."""
         return self._run.saver.growing

@@ -97,8 +97,8 @@ class Transport:
             try:
                 await asyncio.to_thread(self._caller.check, nonce, response.status, content, shown)
             except MungeError as error:
-                said = credentials.unproved(answer)
-                raise DaemonError(f"what answers at {self._address} is not believed: {error}{said}") from None
+                unproved = credentials.unproved(answer)
+                raise DaemonError(f"what answers at {self._address} is not believed: {error}{unproved}") from None
         if not isinstance(answer, dict) or 300 <= response.status < 400:
             raise DaemonError(f"what answers at {self._address} is no bftd")
         return response.status, answer

@@ -212,20 +212,20 @@ def telling(folder: Path, every_s: float = REPORT_S, flushing: bool = False) -> 
     """
     over, until_s = threading.Event(), time.monotonic() + LAST_CHECKPOINT_S
 
-    def tell() -> None:
+    def report() -> None:
         while not over.wait(every_s):
             waits = flushing and time.monotonic() < until_s
             driver_link.current().tell(
                 {"op": "saving", "bytes": 0 if waits else _size_bytes(folder), "flushing": waits}
             )
 
-    teller = threading.Thread(target=tell, name="bft-saving", daemon=True)
-    teller.start()
+    thread = threading.Thread(target=report, name="bft-saving", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        thread.join()
 
 
 @contextlib.contextmanager

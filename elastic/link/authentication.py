@@ -1,6 +1,6 @@
 """Proof that both ends of a connection know the trainer's secret, and seals on all that follows. Does no I/O.
 
-    peer -> driver   hello: role, host and the like, and a nonce
+    peer -> driver   hello: role, lease and the like, and a nonce
     driver -> peer   challenge: a nonce, and the driver's proof
     peer -> driver   the peer's proof; from here on every message is sealed
 
@@ -33,7 +33,7 @@ _REST = slice(65, None)
 
 
 def new_secret() -> str:
-    """Return a new secret for one trainer, for one life of its driver."""
+    """Return a new secret for one trainer, for one run of its driver."""
     return secrets.token_hex(SECRET_BYTES)
 
 
@@ -107,10 +107,12 @@ class _Terms:
     def __init__(self, secret: str, hello: bytes, nonce: str) -> None:
         self._key = secret.encode()
         # Each part is preceded by its length: no two hellos and nonces make the same text.
-        self._said = b"".join(len(part).to_bytes(4, "big") + part for part in (hello, nonce.encode(errors="replace")))
+        self._transcript = b"".join(
+            len(part).to_bytes(4, "big") + part for part in (hello, nonce.encode(errors="replace"))
+        )
 
     def of(self, purpose: str) -> bytes:
-        return hmac.digest(self._key, purpose.encode() + b"\0" + self._said, "sha256")
+        return hmac.digest(self._key, purpose.encode() + b"\0" + self._transcript, "sha256")
 
 
 def _equal(given: object, expected: bytes) -> bool:

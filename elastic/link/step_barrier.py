@@ -1,10 +1,11 @@
 """A step that all workers of a group treat alike, agreed with the driver without a collective.
 
 A script may use collectives in its save (to gather a sharded model, or a barrier), so `elastic.step` has to ask for a
-save on every rank at the same step, or on none. The driver asks where the workers are, and has each worker put a gate
-behind a step that none has ended yet. Once all have one, it opens the gates, and each worker saves at the end of that
-step. A worker that has already ended the step says so; the others' gates are then removed, and a later step is tried. A
-worker that comes to a gate before it is opened or removed waits, so no worker goes past a step at which others save.
+save on every rank at the same step, or on none. The driver asks where the workers are, and requests a save at the end
+of a step that none has ended yet. Once all have accepted, it confirms the request, and each worker saves at the end of
+that step. A worker that has already ended the step answers `late`; the request is then withdrawn, and a later step is
+tried. A worker that ends the step before the request is confirmed or withdrawn waits, so no worker goes past a step at
+which others save.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from dataclasses import dataclass
 
 from elastic.link.wire import Message
 
-ASKED = frozenset({"where", "gate", "open", "clear"})
+_OLD_OPS = {"gate": "request_save", "open": "confirm_save", "clear": "withdraw_save"}
+"""Names of these messages in a driver of 0.1 that outlives an upgrade, until 0.2."""
+
+QUESTIONS = frozenset({"where", "request_save", "confirm_save", "withdraw_save", *_OLD_OPS})
 """Messages of the driver."""
 
-ANSWERS = frozenset({"at", "gated", "late"})
+ANSWERS = frozenset({"at", "accepted", "late"})
 """Answers of a worker."""
 
 
@@ -29,7 +33,7 @@ class SaveRequest:
 
     number: int
     pause: bool
-    opened: bool = False
+    confirmed: bool = False
 
 
 _STEPS = 5
@@ -37,13 +41,13 @@ _STEPS = 5
 
 
 class StepBarrier:
-    """One worker's gates: the side thread calls `answer`, the thread that trains calls `passed` and `saved`."""
+    """One worker's save requests: the side thread calls `answer`, the thread that trains calls `passed` and `saved`."""
 
     def __init__(self) -> None:
         self.by_clock = False
         """Whether the script leaves it to bftd when to save."""
         self._news = threading.Condition()
-        self._gates: dict[int, SaveRequest] = {}
+        self._requests: dict[int, SaveRequest] = {}
         self._step = 0
         self._steps_s: deque[float] = deque(maxlen=_STEPS)
         self._saving = self._saved = False
@@ -52,7 +56,7 @@ class StepBarrier:
 
     def answer(self, message: Message) -> Message | None:
         """Carry out a message of the driver; returns the answer, if it wants one."""
-        op = message["op"]
+        op = _OLD_OPS.get(message["op"], message["op"])
         with self._news:
             if op == "where":
                 return {
@@ -60,22 +64,22 @@ class StepBarrier:
                     "step": self._step,
                     "step_s": self._step_s,
                     "by_clock": self.by_clock,
-                    "busy": self._saving or bool(self._gates),
+                    "busy": self._saving or bool(self._requests),
                     "save_s": self._save_s,
                 }
             step, number = int(message["step"]), int(message["number"])
-            gate = self._gates.get(step)
-            if op == "gate":
-                # One gate a step: a gate that the others may have agreed on must not make way for this one.
-                if step <= self._step or gate is not None:
+            request = self._requests.get(step)
+            if op == "request_save":
+                # One request a step: one that the others may have accepted must not make way for this one.
+                if step <= self._step or request is not None:
                     return {"op": "late", "number": number}
-                self._gates[step] = SaveRequest(number, bool(message["pause"]))
-                return {"op": "gated", "number": number}
-            if gate is not None and gate.number == number:
-                if op == "open":
-                    gate.opened = True
+                self._requests[step] = SaveRequest(number, bool(message["pause"]))
+                return {"op": "accepted" if message["op"] == op else "gated", "number": number}
+            if request is not None and request.number == number:
+                if op == "confirm_save":
+                    request.confirmed = True
                 else:
-                    del self._gates[step]
+                    del self._requests[step]
                 self._news.notify_all()
             return None
 
@@ -84,10 +88,10 @@ class StepBarrier:
         return statistics.median(self._steps_s) if self._steps_s else 0.0
 
     def passed(self, step: int, now_s: float) -> SaveRequest | None:
-        """Note that `step` ended at `now_s` (monotonic); returns its gate, if it has one, once that is open.
+        """Note that `step` ended at `now_s` (monotonic); returns its request, if any, once it is confirmed.
 
-        The time from a gate to the end of the next step contains the cost of the save: it ends at `saved`, or, if that
-        is not called, is all that exceeds a usual step.
+        The time from a request to the end of the next step contains the cost of the save: it ends at `saved`, or, if
+        that is not called, is all that exceeds a usual step.
         """
         with self._news:
             if self._ended_s is not None:
@@ -97,12 +101,12 @@ class StepBarrier:
                 elif not self._saved:
                     self._save_s = max(0.0, took_s - self._step_s)
             self._ended_s, self._step = now_s, step
-            while (gate := self._gates.get(step)) is not None and not gate.opened:
+            while (request := self._requests.get(step)) is not None and not request.confirmed:
                 self._news.wait()
-            for old in [old for old in self._gates if old <= step]:
-                del self._gates[old]
-            self._saving, self._saved = gate is not None, False
-            return gate
+            for old in [old for old in self._requests if old <= step]:
+                del self._requests[old]
+            self._saving, self._saved = request is not None, False
+            return request
 
     def saved(self, now_s: float) -> None:
         """Note that the script has saved: an evaluation before the next step is not part of the cost."""

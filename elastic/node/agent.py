@@ -118,7 +118,7 @@ class Agent:
         self._leaving = True
         self._send({"op": "leaving", "at_s": time.time()})
         # Have the node process look a last time at which worker has which shared memory.
-        self._tell_node({"op": "leaving"})
+        self._send_to_node({"op": "leaving"})
         asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
 
     async def _watch_driver(self) -> None:
@@ -200,11 +200,11 @@ class Agent:
                     target=self._probe, args=(message, asyncio.get_running_loop()), name="bft-probe", daemon=True
                 ).start()
             elif op == "look":
-                if self._node is not None and (told := self._watcher.look(self._node.pid, message)):
-                    self._send(told)
+                if self._node is not None and (answer := self._watcher.look(self._node.pid, message)):
+                    self._send(answer)
             else:
                 # Messages between the two halves of a back-end are passed on unread.
-                self._tell_node(message)
+                self._send_to_node(message)
 
     def _probe(self, message: Message, loop: asyncio.AbstractEventLoop) -> None:
         answer = shared_folder.probed(message, _node())
@@ -275,7 +275,7 @@ class Agent:
                 node.kill()
                 return
 
-    def _tell_node(self, message: Message) -> None:
+    def _send_to_node(self, message: Message) -> None:
         if self._to_node is not None and not self._to_node.is_closing():
             self._to_node.write(encode(message))
 
@@ -291,17 +291,17 @@ class Agent:
             return
         reader, self._to_node = await asyncio.open_connection(sock=sock, limit=MAX_LINE_BYTES)
         while (message := await receive(reader)) is not None:
-            self._tell_kills(message)
+            self._report_kills(message)
             self._send(message)
         rc = await node.wait()
         # The driver ends this agent on the news, and the node process's last lines may say why it ended.
         self._allowance = None
         await asyncio.wait([output], timeout=FAREWELL_S)
         ended: Message = {"op": "node_exit", "rc": rc}
-        self._tell_kills(ended)
+        self._report_kills(ended)
         self._send(ended)
 
-    def _tell_kills(self, message: Message) -> None:
+    def _report_kills(self, message: Message) -> None:
         """Report an out-of-memory kill before the failure that it caused, directly or through another process."""
         if message.get("op") in ("exit", "node_exit") and message.get("rc") and self._kills.more():
             self._send({"op": "memory"})

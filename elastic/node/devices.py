@@ -49,8 +49,8 @@ def count(environ: Mapping[str, str]) -> int:
     """Return how many GPUs this pilot's workers have; 0 for none."""
     if any(name in environ for name in _VISIBLE):
         return next((len(names(environ[name])) for name in _innermost(environ)), 0)
-    if (told := environ.get(_COUNTED, "").strip()).isdecimal():
-        return int(told)
+    if (counted := environ.get(_COUNTED, "").strip()).isdecimal():
+        return int(counted)
     return next((number for name in _LISTED if (number := _counted(environ.get(name, "")))), 0)
 
 

@@ -146,8 +146,8 @@ class HangDetector:
         `stepped` is whether it has ended a step: before the first one, while a script imports and reads its data, it
         may wait without a sign of life for as long as a busy one. Only descendants of the node process are ever killed.
         """
-        told, silent_s, now_s = int(message["pid"]), float(message["silent_s"]), self._clock()
-        pid = on_this_host(told, node_pid)
+        own_pid, silent_s, now_s = int(message["pid"]), float(message["silent_s"]), self._clock()
+        pid = on_this_host(own_pid, node_pid)
         seen = vitals_of(pid)
         self._watched = {key: kept for key, kept in self._watched.items() if now_s - kept.last_s < self.frozen_s}
         if seen is None or seen.over or _age_s(seen) < silent_s - _SLACK_S or not descends(pid, node_pid):
@@ -163,9 +163,9 @@ class HangDetector:
         why = self._why_frozen(watch, silent_s, now_s, bool(message["stepped"]))
         if why and kill(pid, seen.began_s):
             del self._watched[pid]
-            return {"op": "looked", "pid": told, "verdict": "killed", "silent_s": silent_s, "why": why}
+            return {"op": "looked", "pid": own_pid, "verdict": "killed", "silent_s": silent_s, "why": why}
         if lively and silent_s >= self.frozen_s:
-            return {"op": "looked", "pid": told, "verdict": "busy", "silent_s": silent_s, "why": "it is at work"}
+            return {"op": "looked", "pid": own_pid, "verdict": "busy", "silent_s": silent_s, "why": "it is at work"}
         return None
 
     def _why_frozen(self, watch: _Watch, silent_s: float, now_s: float, stepped: bool) -> str:

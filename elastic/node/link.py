@@ -38,9 +38,9 @@ class AgentLink:
             os.close(output)
         link = cls(sock.detach())
         link._buffer = data
-        told = link.poll(None)
-        assert told is not None
-        os.environ.update(told["variables"])
+        message = link.poll(None)
+        assert message is not None
+        os.environ.update(message["variables"])
         return link
 
     def fileno(self) -> int:

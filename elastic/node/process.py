@@ -153,8 +153,8 @@ class Contained(NodeProcess):
             if not coming.done():
                 return None
             sock, _ = coming.result()
-            told = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            self.pid = _CREDENTIALS.unpack(told)[0]
+            credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            self.pid = _CREDENTIALS.unpack(credentials)[0]
             sock.setblocking(True)
             line = encode({"op": "environment", "variables": dict(self._environ)})
             # A process that has read all of it may have printed why it cannot go on, and ended: its output is still

@@ -6,8 +6,8 @@ import difflib
 import re
 from dataclasses import dataclass
 
+from bftd.protocol.requirements import FEATURE, GPU_TYPE, TYPES_MOST, Requirements
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import FEATURE, GPU_TYPE, TYPES_MOST, Requirements
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.base.timing import FROZEN_LEAST_S, FROZEN_S
@@ -29,7 +29,7 @@ _IMAGE = "(?!-)[A-Za-z0-9_=:.+@/~#%-]+"
 _NAMED = re.compile(r"\(\?P<(\w*)>")
 _READ = ("step", "samples", "loss", "total_steps")
 """The values that are read from a line of a script's output."""
-_UNSAID = NodeShare(asked=False)
+_NOT_ASKED = NodeShare(asked=False)
 SAVE_SHARE_MOST = 0.05
 """The highest share of the time that saves may take: one save in twenty times what it costs."""
 
@@ -68,7 +68,7 @@ class ElasticSpec:
     state_path: str | None = None
     container: str | None = None
     progress: str | None = None
-    share: NodeShare = _UNSAID
+    share: NodeShare = _NOT_ASKED
     save_share: float | None = None
 
     @classmethod
@@ -124,7 +124,7 @@ class ElasticSpec:
         """The seconds without an answer or a sign of life after which a worker counts as frozen."""
         return max(FROZEN_LEAST_S, self.frozen_s if self.frozen_s is not None else FROZEN_S)
 
-    def wish(self, features: tuple[str, ...]) -> Requirements:
+    def requirements(self, features: tuple[str, ...]) -> Requirements:
         """Return what is asked of the nodes, including the features that `--constraint` names."""
         return Requirements(self.gpu, self.gpus, features, self.mix, self.without)
 

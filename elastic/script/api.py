@@ -116,13 +116,13 @@ def step(
     session = _session.current()
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", "0"))
     if total_steps is not None:
-        session.told_total(total_steps)
+        session.set_total(total_steps)
     session.step(progress.step, progress.samples, rank, size, None if loss is None else float(loss), nodes=nodes)
-    session.fence.by_clock = save_every is None
-    gate = session.fence.passed(progress.step, time.monotonic())
-    if gate is not None and gate.pause:
+    session.step_barrier.by_clock = save_every is None
+    request = session.step_barrier.passed(progress.step, time.monotonic())
+    if request is not None and request.pause:
         session.pause_requested.set()
-    return gate is not None or (save_every is not None and progress.step % save_every == 0)
+    return request is not None or (save_every is not None and progress.step % save_every == 0)
 
 
 def save(state: Any) -> None:
@@ -142,7 +142,7 @@ def save_beside(state: Any, beside: Beside | None) -> None:
     session = _session.current()
     if session.attached:
         _save(state, beside, session)
-        session.fence.saved(time.monotonic())
+        session.step_barrier.saved(time.monotonic())
 
 
 def _save(state: Any, beside: Beside | None, session: _session.DriverLink) -> None:

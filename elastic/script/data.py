@@ -217,7 +217,7 @@ class Batches:
                 )
             now.plan = self.plan
             if self._counted is not None and now.total_steps is None:  # the script's own number takes precedence
-                now.told_total(self._counted)
+                now.set_total(self._counted)
         elif differs := _difference(self.plan, now.plan):
             raise UsageError(
                 f"elastic.batches: others go on at the training's step already ({differs}), and only one dataset can; "

@@ -33,8 +33,8 @@ class Order:
         self._length = length
         self._half = max(1, ((length - 1).bit_length() + 1) // 2)
         self._mask = (1 << self._half) - 1
-        told = blake2b(f"{length}:{seed}:{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
-        self._keys = [int.from_bytes(told[8 * index : 8 * index + 8], "little") for index in range(_ROUNDS)]
+        digest = blake2b(f"{length}:{seed}:{epoch}".encode(), digest_size=8 * _ROUNDS).digest()
+        self._keys = [int.from_bytes(digest[8 * index : 8 * index + 8], "little") for index in range(_ROUNDS)]
         self._tables: list[Any] = []
 
     def at(self, place: int) -> int:

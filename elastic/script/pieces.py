@@ -185,9 +185,9 @@ def _flat(kind: _Kind, key: tuple[torch.dtype, torch.device], weight: float) -> 
 def _spread(kind: _Kind, flat: torch.Tensor) -> None:
     """Give the sums to the parameters, and the mean over the step to the statistics of batch normalisation."""
     at, count = 0, len(kind.parameters)
-    told = [1.0] * count if kind.complete else flat[flat.numel() - count :].tolist()
+    counts = [1.0] * count if kind.complete else flat[flat.numel() - count :].tolist()
     kind.complete = False
-    for parameter, has in zip(kind.parameters, told, strict=True):
+    for parameter, has in zip(kind.parameters, counts, strict=True):
         parameter.grad = flat[at : at + parameter.numel()].view(parameter.shape) if has else None
         at += parameter.numel()
     for kept in kind.statistics:

@@ -23,11 +23,11 @@ from collections.abc import Callable, Mapping
 from elastic.base.errors import EXIT_LINK_LOST, ElasticError, LinkLostError
 from elastic.base.timing import FAREWELL_S, LINK_LOST_S, REPORT_S
 from elastic.link.channel import BlockingChannel
-from elastic.link.step_barrier import ASKED, StepBarrier
+from elastic.link.step_barrier import QUESTIONS, StepBarrier
 from elastic.link.wire import Message
 from elastic.worker.download import Download, Downloader, answer_of
 from elastic.worker.node_cache import CheckpointOffer
-from elastic.worker.progress_pipe import teller
+from elastic.worker.progress_pipe import progress_pipe
 from elastic.worker.upload import PendingCheckpoint, Uploader
 
 __all__ = ["Download", "DriverLink", "PendingCheckpoint", "current", "install", "new_page", "read_page"]
@@ -76,8 +76,8 @@ class DriverLink:
         open_transfer = open_transfer or _no_transfers
         self._answers: queue.SimpleQueue[CheckpointOffer | Download | ElasticError] = queue.SimpleQueue()
         self._sending = threading.Lock()
-        self._untold: deque[Message] = deque()
-        self._untold_lock = threading.Lock()
+        self._unsent: deque[Message] = deque()
+        self._unsent_lock = threading.Lock()
         self._lost = threading.Event()
         self._end_lock = threading.Lock()
         self._over = False
@@ -97,7 +97,7 @@ class DriverLink:
         self.run_id, self.restarts = os.environ.get("BFT_TRAINER", ""), 0
         """The trainer that began this run, and how often the run has resumed from a checkpoint since."""
         self.pause_requested = threading.Event()
-        self.fence = StepBarrier()
+        self.step_barrier = StepBarrier()
         self.on_abort: Callable[[], None] = lambda: None
         self.on_message: dict[str, Callable[[Message], None]] = {}
         """Other listeners to the driver, by `op`; called by the side thread, so they return at once."""
@@ -121,9 +121,12 @@ class DriverLink:
 
         Raises OSError, KeyError, and WireError if the other end does not know the trainer's secret.
         """
+        lease_id, incarnation = environ["BFT_LEASE"], int(environ.get("BFT_INCARNATION", "0"))
         about: Message = {
             "role": "worker",
-            "host": environ["BFT_HOST"],
+            "lease": lease_id,
+            "incarnation": incarnation,
+            "host": f"{lease_id}.{incarnation}",  # until 0.2: a driver of 0.1 that outlives an upgrade knows no other
             "local_rank": int(environ["BFT_LOCAL_RANK"]),
             "pid": os.getpid(),
         }
@@ -158,7 +161,7 @@ class DriverLink:
         first, self._first = self._first, False
         previous_s, self._previous_step_s = self._previous_step_s, now
         if self._channel is None:
-            teller.step(step, samples, rank)
+            progress_pipe.step(step, samples, rank)
             return
         newest = self._uploader.newest
         message: Message = {
@@ -189,9 +192,9 @@ class DriverLink:
         passed_s = time.monotonic()  # a wall clock that is set back would delay the reports
         if first or (rank == 0 and passed_s - self._reported_s >= REPORT_S):
             self._reported_s = passed_s
-            self._tell(message)
+            self._send_progress(message)
 
-    def told_total(self, steps: object) -> None:
+    def set_total(self, steps: object) -> None:
         """Note how many steps the whole training has; a value that is no number of steps means unknown."""
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             total = int(steps)  # type: ignore[call-overload]
@@ -236,8 +239,8 @@ class DriverLink:
         """Report the last ERROR_BYTES of the error that ends the script, and wait: its end must not be heard first."""
         if self._channel is None:
             return
-        told = text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
-        whole = told if len(told) == len(text) else told[told.find("\n") + 1 :]
+        end = text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
+        whole = end if len(end) == len(text) else end[end.find("\n") + 1 :]
         self._send({"op": "error", "text": whole})
         self._heard.wait(FAREWELL_S)
 
@@ -296,7 +299,7 @@ class DriverLink:
         try:
             self._commands()
         except Exception as error:  # any error: a worker without this thread would look frozen
-            _say(f"the connection to the trainer's driver failed: {error!r}")
+            _print(f"the connection to the trainer's driver failed: {error!r}")
         self._lost.set()
         self._uploader.stop()
         self._heard.set()  # no driver is left to acknowledge the script's error: do not wait for that
@@ -304,7 +307,7 @@ class DriverLink:
         time.sleep(LINK_LOST_S)
         with self._end_lock:
             if not self._over:
-                _say(_LOST)
+                _print(_LOST)
                 _exit(EXIT_LINK_LOST)
 
     def _commands(self) -> None:
@@ -316,8 +319,8 @@ class DriverLink:
                 self._send({"op": "pong"})
             elif op == "ship":
                 (self._uploader.upload_soon if message.get("soon") else self._uploader.ask)()
-            elif op in ASKED:
-                if answer := self.fence.answer(message):
+            elif op in QUESTIONS:
+                if answer := self.step_barrier.answer(message):
                     self._send(answer)
             elif op == "unsaved":
                 self._uploader.refused()
@@ -332,34 +335,34 @@ class DriverLink:
             elif op in self.on_message:
                 self.on_message[op](message)
 
-    def _tell(self, message: Message) -> None:
+    def _send_progress(self, message: Message) -> None:
         """Queue a progress message and send it; if another thread is sending, leave it to that one and do not wait."""
-        with self._untold_lock:
-            if self._untold and not (message["first"] or self._untold[-1]["first"]):
-                self._untold.pop()  # only the newer of two waiting messages matters
-            self._untold.append(message)
-        self._send_untold()
+        with self._unsent_lock:
+            if self._unsent and not (message["first"] or self._unsent[-1]["first"]):
+                self._unsent.pop()  # only the newer of two waiting messages matters
+            self._unsent.append(message)
+        self._send_unsent()
 
     def _send(self, message: Message) -> bool:
         """Send a message; returns False outside bftd or if the link is gone."""
         with self._sending:
-            self._put_untold()
+            self._put_unsent()
             sent = self._put(message)
-        self._send_untold()
+        self._send_unsent()
         return sent
 
-    def _send_untold(self) -> None:
+    def _send_unsent(self) -> None:
         # Checked again after each release: by then the queue holds what was left to the sending thread.
-        while self._untold and self._sending.acquire(blocking=False):
+        while self._unsent and self._sending.acquire(blocking=False):
             try:
-                self._put_untold()
+                self._put_unsent()
             finally:
                 self._sending.release()
 
-    def _put_untold(self) -> None:
-        while self._untold:
-            with self._untold_lock:
-                message = self._untold.popleft() if self._untold else None
+    def _put_unsent(self) -> None:
+        while self._unsent:
+            with self._unsent_lock:
+                message = self._unsent.popleft() if self._unsent else None
             if message is not None:
                 self._put(message)
 
@@ -378,7 +381,7 @@ class DriverLink:
         """Print the text, unless it was the last one printed."""
         if text != self._complaint:
             self._complaint = text
-            _say(text)
+            _print(text)
 
 
 def _connected(address: str, secret: str, about: Message) -> BlockingChannel:
@@ -394,7 +397,7 @@ def _no_transfers(_: Message) -> BlockingChannel:
     raise ConnectionRefusedError("no driver takes or has a checkpoint")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     """Write a line to the trainer's log: the agent reads it, whether or not this link still works."""
     with contextlib.suppress(OSError):
         os.write(2, f"bft: {text}\n".encode(errors="backslashreplace"))

@@ -20,16 +20,16 @@ class ProgressPipe:
     def __init__(self) -> None:
         self._path = os.environ.get(VARIABLE, "")
         self._descriptor = -1
-        self._told_s = 0.0
+        self._written_s = 0.0
 
     def step(self, step: int, samples: int, rank: int) -> None:
         """Report a step; `samples` are those of all workers since the beginning."""
         if not self._path or rank != 0:
             return
         now_s = time.monotonic()
-        if now_s - self._told_s < _APART_S:
+        if now_s - self._written_s < _APART_S:
             return
-        self._told_s = now_s
+        self._written_s = now_s
         try:
             if self._descriptor < 0:
                 self._descriptor = os.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -43,4 +43,4 @@ class ProgressPipe:
             self._path = ""  # the reader is gone
 
 
-teller = ProgressPipe()
+progress_pipe = ProgressPipe()

@@ -39,7 +39,7 @@ class Profiles:
     settings: tuple[Setting, ...]
 
     @staticmethod
-    def of(asked: ModelRequest, precision: str, said: list[str]) -> Profiles | None:
+    def of(asked: ModelRequest, precision: str, notes: list[str]) -> Profiles | None:
         """Return the profiles, or None if the model was not profiled in its present form and in this precision.
 
         A configuration's own precision and optimizer count; profiles with another optimizer come last. Notes are added
@@ -48,7 +48,7 @@ class Profiles:
         source = asked.step if asked.step is not None else asked.model
         store = Store()
         model = None if source is None else store.model(source)
-        said += store.said
+        notes += store.said
         if source is None or model is None or not store.devices(model):
             return None
         words = dict.fromkeys(row[2] for row in store.listed() if row[0] == model.name)
@@ -63,9 +63,11 @@ class Profiles:
         )
         ways = ", ".join(f"{each.precision} with {each.optimizer}" for each in found or every)
         if found:
-            said.append(f"profiled in {ways}")
+            notes.append(f"profiled in {ways}")
             return Profiles(store, source, tuple(found))
-        said.append(f"profiled in {ways}, not in {precision}, so profiles do not count: {_advice(alike, every, asked)}")
+        notes.append(
+            f"profiled in {ways}, not in {precision}, so profiles do not count: {_advice(alike, every, asked)}"
+        )
         return None
 
     def timer(self, graph: Graph, comm: CommTables, global_batch: int, tensor: bool = True) -> ProfiledTime:
@@ -91,7 +93,7 @@ class Profiles:
         raise why
 
 
-def graph_of(asked: ModelRequest, global_batch: int, python: str, timeout_s: float, said: list[str]) -> Graph | None:
+def graph_of(asked: ModelRequest, global_batch: int, python: str, timeout_s: float, notes: list[str]) -> Graph | None:
     """Return the operators of a model; None, with a note in `said`, if they cannot be read."""
     batch = min(global_batch, GRAPH_BATCH)
     if asked.step is None:
@@ -99,10 +101,10 @@ def graph_of(asked: ModelRequest, global_batch: int, python: str, timeout_s: flo
     try:
         found = graphing.graph(asked.step, batch, python=python, timeout_s=timeout_s)
     except SizingError as error:
-        said.append(f"no pipelines, as the model could not be read operator by operator: {error}")
+        notes.append(f"no pipelines, as the model could not be read operator by operator: {error}")
         return None
     if found.note:
-        said.append(found.note)
+        notes.append(found.note)
     return found
 
 

@@ -25,8 +25,8 @@ def gpus_used(slurm: Callable[[], SlurmClient], environ: Mapping[str, str] = os.
     Raises UsageError on a machine with GPUs if neither says how many the command may use.
     """
     if job := environ.get("SLURM_JOB_ID", ""):
-        said = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
-        return int(said) if said.isascii() and said.isdigit() else _gpus_of_job(job, slurm())
+        count = environ.get("SLURM_GPUS_ON_NODE", "").rpartition(":")[2]
+        return int(count) if count.isascii() and count.isdigit() else _gpus_of_job(job, slurm())
     if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return len([word for word in named.split(",") if word.strip() not in ("", "-1", "NoDevFiles")])
     if there := _gpus(driver):
@@ -55,23 +55,23 @@ def _gpus_of_job(job: str, client: SlurmClient) -> int:
     The environment that salloc sets does not contain this.
     """
     try:
-        told = client.run("scontrol", "show", "job", "-o", job).out
+        output = client.run("scontrol", "show", "job", "-o", job).out
     except SlurmError:
         return 0
-    return gpus_asked(told)
+    return gpus_asked(output)
 
 
-def gpus_asked(told: str) -> int:
+def gpus_asked(output: str) -> int:
     """Return a job's GPUs per node, from a line of `scontrol show job -o`."""
-    fields = dict(word.partition("=")[::2] for word in told.split())
+    fields = dict(word.partition("=")[::2] for word in output.split())
 
     def asked(name: str) -> int:
         entries = re.sub(r"\bgres[:/]", "", fields.get(name, ""))
         return sum(parse.node_gpus(entries)[1].values())
 
     def count(name: str) -> int:
-        said = fields.get(name, "").partition("-")[0]
-        return max(1, int(said)) if said.isdigit() else 1
+        digits = fields.get(name, "").partition("-")[0]
+        return max(1, int(digits)) if digits.isdigit() else 1
 
     of_job = asked("TresPerJob") or asked("TresPerTask") * count("NumTasks")
     return asked("TresPerNode") or of_job // count("NumNodes")

@@ -81,7 +81,7 @@ def test_beside_a_running_daemon_no_second_one_starts_on_its_partition_and_a_dry
         second = subprocess.run([*command, str(config)], env=env, capture_output=True, text=True, timeout=STILL_S)
         assert second.returncode == AnotherDaemon.exit_code
         assert second.stderr == (
-            "bftd: " + wording("service.neighbours.in_use", holder=daemon.process.pid, partition="elastic") + "\n"
+            "bftd: " + wording("service.other_daemons.in_use", holder=daemon.process.pid, partition="elastic") + "\n"
         )
         dry = [*command, str(tmp_path / "bftd.toml"), "--dry-run"]
         told = subprocess.run(dry, env=env, capture_output=True, text=True, timeout=STILL_S)
@@ -274,9 +274,9 @@ def test_pilots_of_a_daemon_that_is_gone_are_taken_over_and_a_word_that_one_user
 
     ledger = Ledger(tmp_path / "ledger")
     mine = identities(ledger)
-    none = wording("service.neighbours.nobody", partitions="elastic")
+    none = wording("service.other_daemons.nobody", partitions="elastic")
     assert taken(pilot("1", "eve", mine[0]), pilot("2", "eve", "beef", "other")) == none
-    forged = wording("service.neighbours.left_alone", word="beef", jobs="jobs 1, 2 of eve")
+    forged = wording("service.other_daemons.left_alone", word="beef", jobs="jobs 1, 2 of eve")
     with pytest.raises(UsageError) as refused:
         taken(pilot("1", "eve", "beef"), pilot("2", "eve", "beef"))
     assert str(refused.value) == forged
@@ -284,7 +284,7 @@ def test_pilots_of_a_daemon_that_is_gone_are_taken_over_and_a_word_that_one_user
     told = taken(
         pilot("1", "eve", "beef"), pilot("2", "eve", "beef"), pilot("3", "ann", "old"), pilot("4", "bob", "old")
     )
-    old = wording("service.neighbours.taken_over", word="old", jobs="jobs 3, 4 of ann, bob")
+    old = wording("service.other_daemons.taken_over", word="old", jobs="jobs 3, 4 of ann, bob")
     assert told.splitlines() == [forged, old]
     assert identities(ledger) == (*mine, "old")
     assert taken(pilot("5", "root", "roots")).startswith("pilots of roots (job 5 of root)")
@@ -296,7 +296,7 @@ async def test_who_is_no_daemon_cannot_keep_one_from_starting() -> None:
     first = await claim(cluster, "elastic", {os.geteuid()})
     assert first is not None
     with pytest.raises(
-        AnotherDaemon, match=pattern("service.neighbours.in_use", holder=os.getpid(), partition="elastic")
+        AnotherDaemon, match=pattern("service.other_daemons.in_use", holder=os.getpid(), partition="elastic")
     ):
         await claim(cluster, "elastic", {os.geteuid()})
     other = await claim(cluster, "elastic2", {os.geteuid()})

@@ -13,7 +13,7 @@ import pytest
 
 from bftd.http.client import ApiClient
 from tests import program
-from tests.bftd.test_strays_cluster import daemon, watches
+from tests.bftd.test_orphan_jobs_cluster import daemon, watches
 from tests.e2e.accounted import AccountedSite
 from tests.support.messages import excerpt, says
 from tests.support.waiting import until
@@ -160,20 +160,20 @@ def test_caps_count_for_the_account_that_slurmdbd_gives_a_job(site: AccountedSit
     assert [accounts[id_] for id_ in (first, second, third)] == ["phys", "chem", "phys"]
 
 
-def strays(client: ApiClient) -> dict[str, dict[str, Any]]:
-    return {stray["job_id"]: stray for stray in client.status()["strays"]}
+def orphan_jobs(client: ApiClient) -> dict[str, dict[str, Any]]:
+    return {job["job_id"]: job for job in client.status()["orphan_jobs"]}
 
 
-def stray_of_another_user(site: AccountedSite, node: str = "n3") -> str:
+def orphan_job_of_another_user(site: AccountedSite, node: str = "n3") -> str:
     done = site.salloc(STRANGER, f"--nodelist={node}")
     assert done.returncode == 0, done.stderr
     return done.stderr.split("job allocation ")[1].split()[0]
 
 
-def test_a_daemon_that_is_no_operator_names_a_stray_and_asks_slurm_once(site: AccountedSite) -> None:
+def test_a_daemon_that_is_no_operator_names_an_orphan_job_and_asks_slurm_once(site: AccountedSite) -> None:
     with daemon(site.root / "named", site.cluster, DAEMON, operator=True) as client:
         watches(client)
-        job = stray_of_another_user(site)
+        job = orphan_job_of_another_user(site)
         violations = re.compile(rf"Security violation.*\b{job}\b")
         log = site.root / "named" / "log"
         until("a refusal", lambda: "scancel failed" in log.read_text(), log.read_text)
@@ -181,15 +181,15 @@ def test_a_daemon_that_is_no_operator_names_a_stray_and_asks_slurm_once(site: Ac
         shown = site.bft("status", "--config", str(site.root / "named" / "bftd.toml")).stdout
         assert re.search(rf"{STRANGER}.*chem.*n3.*\b{job}\b", shown) or f"job {job}" in shown
         assert len(re.findall(rf"\bjob (?:id )?{job}\b", log.read_text())) == 3, "named, to be cancelled, refused"
-        assert strays(client)[job]["account"] == "chem"
+        assert orphan_jobs(client)[job]["account"] == "chem"
     assert len(violations.findall((site.root / "log" / "slurmctld.log").read_text())) == 1
     assert [of for of, *_ in site.jobs()] == [job]
 
 
-def test_with_private_data_nothing_grows_until_the_daemon_is_an_operator_who_may_cancel_strays(
+def test_with_private_data_nothing_grows_until_the_daemon_is_an_operator_who_may_cancel_orphan_jobs(
     site: AccountedSite,
 ) -> None:
-    old = stray_of_another_user(site, "n2")
+    old = orphan_job_of_another_user(site, "n2")
     regular = site.run_as(STRANGER, "sbatch", "--parsable", "-N4", "-t5", "-o", "/dev/null", "--hold", "--wrap", "true")
     with site.private("jobs,usage"), daemon(site.root / "private", site.cluster, DAEMON, operator=True) as client:
         log = site.root / "private" / "log"
@@ -200,9 +200,9 @@ def test_with_private_data_nothing_grows_until_the_daemon_is_an_operator_who_may
         operator(site, "operator")
         assert set(visible_to_the_daemon(site)) == {old, regular.stdout.strip()}
         watches(client)
-        job = stray_of_another_user(site)
-        until("the stray is named", lambda: job in strays(client), log.read_text)
-        until("the stray is gone", lambda: job not in {of for of, *_ in site.jobs()}, log.read_text)
+        job = orphan_job_of_another_user(site)
+        until("the orphan job is named", lambda: job in orphan_jobs(client), log.read_text)
+        until("the orphan job is gone", lambda: job not in {of for of, *_ in site.jobs()}, log.read_text)
         assert old in {of for of, *_ in site.jobs()}, "it is older than what the daemon has seen"
         assert log.read_text().count(hidden) == 1
         assert "scancel failed" not in log.read_text()

@@ -269,8 +269,8 @@ def trainer_for(
 class FakeBackend(Backend):
     """Trains at once on whatever members it is given."""
 
-    def __init__(self, host: TrainerServices) -> None:
-        super().__init__(host)
+    def __init__(self, services: TrainerServices) -> None:
+        super().__init__(services)
         self.members: list[Pilot] = []
         self.calls: list[list[str]] = []
         self.suspended = 0
@@ -299,8 +299,8 @@ class FakeBackend(Backend):
 
     def received(self, pilot: Pilot, message: Message) -> None:
         if message["op"] == "exit":
-            self._host.broke(int(message["step"]), float(message["at_s"]))
-            self._host.crashed(pilot, int(message["rc"]), message.get("early", ""))
+            self._services.broke(int(message["step"]), float(message["at_s"]))
+            self._services.crashed(pilot, int(message["rc"]), message.get("early", ""))
 
     async def close(self) -> None:
         pass

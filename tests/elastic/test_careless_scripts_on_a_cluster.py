@@ -29,14 +29,14 @@ def test_ranks_that_go_on_at_other_steps_end_the_trainer(trainer: TrainerJob) ->
     trainer.daemon.grant("n2")
     state, code = trainer.ended()
     assert (state, code) != ("COMPLETED", 0)
-    assert says(trainer.output, "elastic.host.began_apart")
+    assert says(trainer.output, "elastic.policy.began_apart")
 
 
 def test_a_rank_0_that_ends_early_is_no_success_and_no_nodes_fault(trainer: TrainerJob) -> None:
     trainer.submit("careless.py", "ends_early", backend="torchrun")
     trainer.daemon.grant("n1", "n2")
     assert trainer.ended()[0] == "FAILED"
-    assert says(trainer.output, "elastic.host.all_have_to_end")
+    assert says(trainer.output, "elastic.policy.all_have_to_end")
     assert "training is complete" not in trainer.output
     assert not trainer.daemon.of(CrashReport)
 

@@ -45,9 +45,9 @@ class Link(DriverLink):
     def __init__(self, file: Path) -> None:
         super().__init__(FakeChannel())  # type: ignore[arg-type]
         self._file = file
-        gate = {"step": SAVED_AT, "number": 1, "pause": False}
-        self.fence.answer({"op": "gate", **gate})
-        self.fence.answer({"op": "open", **gate})
+        request = {"step": SAVED_AT, "number": 1, "pause": False}
+        self.step_barrier.answer({"op": "request_save", **request})
+        self.step_barrier.answer({"op": "confirm_save", **request})
 
     def download_checkpoint(self) -> Download:
         return Download(self._file.open("rb") if self._file.exists() else None)

@@ -54,7 +54,7 @@ def test_a_node_that_is_stopped_whole_is_replaced_and_its_lease_ends_as_a_crash(
         [ended] = trainer.wait("its lease is over", lambda: trainer.daemon.of(LeaseReport, state="ended"))
         assert ended.id.startswith(f"{lost}.")
         assert ended.reason == crash.text
-    assert trainer.output.count(wording("elastic.crew.given_back_because", why=crash.text)) == 1
+    assert trainer.output.count(wording("elastic.pilot_manager.given_back_because", why=crash.text)) == 1
 
 
 @pytest.mark.torch

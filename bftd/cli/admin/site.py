@@ -47,7 +47,7 @@ def check_command(partition: str | None, config_path: str | None, as_json: bool)
     if as_json:
         common.echo_json({"slurm": found.config["SLURM_VERSION"], **_counts(findings), **_rows(findings)})
     else:
-        common.echo(_told(findings))
+        common.echo(_lines(findings))
     raise SystemExit(1 if any(finding.level == "must" for finding in findings) else 0)
 
 
@@ -195,7 +195,7 @@ def _rows(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def _told(findings: Sequence[Finding]) -> Iterator[str]:
+def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the findings: a line each, and unless it is ok the right value, the reason and the cost."""
     from bftd.base import tables
 

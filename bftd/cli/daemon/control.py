@@ -48,14 +48,14 @@ def pause(
     what = _what(nodes, user, account)
     if not why.strip():
         raise UsageError("--why is empty: say it to those who will wait")
-    told = _asked(lambda: client.find(config_path).pause(what, why, release))
+    reply = _asked(lambda: client.find(config_path).pause(what, why, release))
     if as_json:
-        common.echo_json(told)
+        common.echo_json(reply)
         return
-    back = told["asked_back"]
+    back = reply["asked_back"]
     count = "no node is" if not back else f"{back} node{'s are' if back > 1 else ' is'}"
-    rest = f"; {count} asked back" + (f", to be free within {told['within_s']:g} s" if back else "")
-    common.echo([told["text"] + (rest if release else "")])
+    rest = f"; {count} asked back" + (f", to be free within {reply['within_s']:g} s" if back else "")
+    common.echo([reply["text"] + (rest if release else "")])
 
 
 @click.command()
@@ -73,11 +73,11 @@ def unpause(
     what = _what(nodes, user, account)
     if every and what:
         raise UsageError("--all excludes --nodes, --user and --account: leave one out")
-    told = _asked(lambda: client.find(config_path).resume({"all": True} if every else what))
+    reply = _asked(lambda: client.find(config_path).resume({"all": True} if every else what))
     if as_json:
-        common.echo_json(told)
+        common.echo_json(reply)
         return
-    common.echo([told["text"], *(f"still in force: {item['text']}" for item in told["pauses"])])
+    common.echo([reply["text"], *(f"still in force: {item['text']}" for item in reply["pauses"])])
 
 
 def _what(nodes: str | None, user: str | None, account: str | None) -> dict[str, Any]:

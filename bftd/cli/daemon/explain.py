@@ -29,14 +29,14 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
         raise UsageError("--node and --trainer exclude each other: leave one out")
     if not name.strip():
         raise UsageError("name a trainer or a node: `bft trainers` and `bft status` list them")
-    told = _asked(client.find(config_path), name, limit, as_node, as_trainer)
+    reply = _asked(client.find(config_path), name, limit, as_node, as_trainer)
     if as_json:
-        common.echo_json(told)
-    elif "node" in told:
-        common.echo(_node(name, told))
+        common.echo_json(reply)
+    elif "node" in reply:
+        common.echo(_node(name, reply))
     else:
-        common.echo(_trainer(told))
-        if told.get("is_node") and not as_trainer:
+        common.echo(_trainer(reply))
+        if reply.get("is_node") and not as_trainer:
             click.echo(f"bft: {name} is a node too: bft explain --node {name} tells of it", err=True)
 
 
@@ -65,9 +65,9 @@ def _asked(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_tr
         ) from None
 
 
-def _trainer(told: Mapping[str, Any]) -> Iterator[str]:
-    yield from _decisions(told["decisions"])
-    trainer = told["trainer"] or {}
+def _trainer(reply: Mapping[str, Any]) -> Iterator[str]:
+    yield from _decisions(reply["decisions"])
+    trainer = reply["trainer"] or {}
     for what in ("curve", "resize_costs"):
         text = (trainer.get(what) or {}).get("text")  # an older daemon sends none
         if text and trainer["state"] != "finished":
@@ -78,9 +78,9 @@ def _decisions(decisions: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     return (f"{moment(decision['at_s'])}  {decision['text']}" for decision in decisions)
 
 
-def _node(name: str, told: Mapping[str, Any]) -> Iterator[str]:
+def _node(name: str, reply: Mapping[str, Any]) -> Iterator[str]:
     """Yield a node's present state, its past leases, and the decisions about it."""
-    node, leases = told["node"], told["leases"]
+    node, leases = reply["node"], reply["leases"]
     if node is None:
         yield f"{name} is not harvested now"
     else:
@@ -88,9 +88,9 @@ def _node(name: str, told: Mapping[str, Any]) -> Iterator[str]:
     if leases:
         yield ""
         yield from common.table(*_leases(leases))
-    if told["decisions"]:
+    if reply["decisions"]:
         yield ""
-        yield from _decisions(told["decisions"])
+        yield from _decisions(reply["decisions"])
 
 
 def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -106,8 +106,8 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
         yield (
             f"asked back from {whom}" if node["lease_state"] == "revoked" else f"lent to {whom}: {node['lease_state']}"
         )
-    if node["beside"]:
-        yield f"job {node['beside']} runs on a part of it"
+    if job := node.get("co_located", node.get("beside")):  # daemons of 0.1 send beside
+        yield f"job {job} runs on a part of it"
     if node["earmark"] is not None:
         job = f"job {node['earmark']['job']}" if node["earmark"]["job"] else "a job"
         yield f"earmarked for {job} since {moment(node['earmark']['since_s'])}"

@@ -69,11 +69,11 @@ def history(
     if step_s is None:
         step_s = _HOUR_S
         since_s = times.moment("midnight", since_s) if by_day else since_s
-    told = _asked(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
+    reply = _asked(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
     if as_json:
-        common.echo_json(told)
+        common.echo_json(reply)
         return
-    common.echo(_table(told, by_day))
+    common.echo(_table(reply, by_day))
 
 
 def _asked(
@@ -121,19 +121,19 @@ class _Row:
         )
 
 
-def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
+def _table(reply: Mapping[str, Any], by_day: bool) -> Iterable[str]:
     from bftd.base.tables import Column
 
     columns = [Column("TIME")]
     columns += [Column(name, rank=2, right=True) for name in ("REGULAR", "PLANNED", "LEASED", "IDLE", "AWAY")]
     columns += [Column("POOL-H", right=True), Column("TRAINING-H", right=True), Column("HELD-H", rank=1, right=True)]
     columns += [Column("TRAINING", right=True), Column("HELD", right=True), Column("TRAINERS", rank=3, right=True)]
-    delays = any(name in point for point in told["points"] for name in _DELAYS)
+    delays = any(name in point for point in reply["points"] for name in _DELAYS)
     if delays:
         columns += [Column("TOUCHED", rank=2, right=True), Column("DELAY-S", rank=1, right=True)]
     rows: dict[str, _Row] = {}
     total = _Row()
-    for point in told["points"]:
+    for point in reply["points"]:
         rows.setdefault(minute(point["at_s"])[: 10 if by_day else None], _Row()).add(point)
         total.add(point)
     if not rows:
@@ -143,7 +143,7 @@ def _table(told: Mapping[str, Any], by_day: bool) -> Iterable[str]:
     if len(rows) > 1:
         cells.append(total.cells("total", delays))
     yield from common.table(columns, cells)
-    yield from _windows(told["windows"])
+    yield from _windows(reply["windows"])
 
 
 def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

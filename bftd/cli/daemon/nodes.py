@@ -73,8 +73,8 @@ def _earmarked(config_path: str | None) -> dict[str, dict[str, Any]]:
         earmarks = client.find(config_path).status(folded=True).get("earmarks", ())
     except BftError:
         return {}
-    told = ((earmark["nodes"], {"job": earmark["job"], "since_s": earmark["since_s"]}) for earmark in earmarks)
-    return {node: whom for nodes, whom in told for node in expand(nodes)}
+    kept = ((earmark["nodes"], {"job": earmark["job"], "since_s": earmark["since_s"]}) for earmark in earmarks)
+    return {node: whom for nodes, whom in kept for node in expand(nodes)}
 
 
 def _whom(earmark: Mapping[str, Any]) -> str:

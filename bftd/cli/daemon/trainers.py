@@ -55,8 +55,8 @@ def trainers(
     wanted = None if users is None else {user.strip() for user in users.split(",")}
     daemon = client.find(config_path)
     every = every or bool(ids) or "finished" in states
-    told = asked(daemon, every)
-    found = told["trainers"]
+    reply = asked(daemon, every)
+    found = reply["trainers"]
     if not every:
         found = [trainer for trainer in found if trainer["state"] != "finished"]
     if me:
@@ -72,24 +72,24 @@ def trainers(
     if missing and not (wanted or states):
         raise BftError(f"no trainer {', '.join(missing)} is known: `bft trainers --all` shows those that are")
     if as_json:
-        common.echo_json({"trainers": found, "more": told["more"]})
+        common.echo_json({"trainers": found, "more": reply["more"]})
         return
     click.echo("\n".join(common.table(*_table(found, time.time()))))
-    if told["more"] and not ids:
+    if reply["more"] and not ids:
         click.echo("bft: the ledger has more that ended: name those you look for", err=True)
 
 
 def asked(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
     """Return the trainers; from an older daemon without this endpoint those of its status, without reasons."""
     try:
-        told = daemon.trainers(every)
+        reply = daemon.trainers(every)
     except ApiError as error:
         if error.status not in (404, 405):
             raise
-        told = {"trainers": daemon.status(folded=True)["trainers"], "more": False}
+        reply = {"trainers": daemon.status(folded=True)["trainers"], "more": False}
         if every:
             click.echo("bft: this daemon is older than bft and does not tell of trainers that ended", err=True)
-    return told
+    return reply
 
 
 def _own_name() -> str:

@@ -104,22 +104,22 @@ def tune(
     asked = [_named(name) for name in names]
     daemon = client.find(config_path)
     what = _what(given, asked, reset)
-    told = None
+    found = None
     if dry_run or (sys.stderr.isatty() if effect is None else effect):
         try:
-            told = _told(daemon, given, asked, hours, failing=dry_run)
+            found = _estimate(daemon, given, asked, hours, failing=dry_run)
         except KeyboardInterrupt:
             click.echo("bft: interrupted: nothing is changed; --no-effect does not wait for the effect", err=True)
             click.get_current_context().exit(130)
-        for line in [] if as_json else (told.text(what), *(f"note: {note}" for note in told.notes)):
+        for line in [] if as_json else (found.text(what), *(f"note: {note}" for note in found.notes)):
             click.echo(printable(line), err=not dry_run)
     if dry_run:
         if as_json:
-            common.echo_json({"effect": told and told.to_json()})
+            common.echo_json({"effect": found and found.to_json()})
         return
     settings = daemon.reset(*asked) if reset else daemon.tune(**given)
     if as_json:
-        common.echo_json(settings | {"effect": told and told.to_json()})
+        common.echo_json(settings | {"effect": found and found.to_json()})
     else:
         click.echo("  ".join(f"{name}={value}" for name, value in settings.items()))
 
@@ -135,7 +135,9 @@ def _number(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _told(daemon: client.ApiClient, given: Mapping[str, Any], names: list[str], hours: float, failing: bool) -> Effect:
+def _estimate(
+    daemon: client.ApiClient, given: Mapping[str, Any], names: list[str], hours: float, failing: bool
+) -> Effect:
     """Estimate the effect of these settings, or say why that is impossible.
 
     With `failing`, a failed request is raised, unless the daemon is merely too old to know its past.

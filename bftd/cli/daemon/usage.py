@@ -41,14 +41,14 @@ def usage(
     if since_s >= until_s:
         raise UsageError("--since must be earlier than --until, which is now where it is not given")
     by = [name for name, wanted in (("user", by_user), ("account", by_account)) if wanted] or ["user"]
-    told = client.find(config_path).usage(since_s, until_s, by)
+    reply = client.find(config_path).usage(since_s, until_s, by)
     if as_json:
-        common.echo_json(told)
+        common.echo_json(reply)
     else:
-        click.echo("\n".join(_table(by, told)))
+        click.echo("\n".join(_table(by, reply)))
 
 
-def _table(by: Sequence[str], told: Mapping[str, Any]) -> Iterable[str]:
+def _table(by: Sequence[str], reply: Mapping[str, Any]) -> Iterable[str]:
     from bftd.base.tables import Column
 
     columns = [Column(name.upper(), least=8) for name in by]
@@ -57,11 +57,11 @@ def _table(by: Sequence[str], told: Mapping[str, Any]) -> Iterable[str]:
     names = ("training_node_seconds", "used_node_seconds", "leaving_node_seconds")
     rows = [
         (*(row[name] or "-" for name in by), *(f"{row[name] / _HOUR_S:,.1f}" for name in names))
-        for row in told["usage"]
+        for row in reply["usage"]
     ]
-    sums = (sum(row[name] for row in told["usage"]) / _HOUR_S for name in names)
+    sums = (sum(row[name] for row in reply["usage"]) / _HOUR_S for name in names)
     total = (*("total" if place == 0 else "" for place in range(len(by))), *(f"{hours:,.1f}" for hours in sums))
-    yield f"{minute(told['since_s'])} to {minute(told['until_s'])}"
+    yield f"{minute(reply['since_s'])} to {minute(reply['until_s'])}"
     yield from common.table(columns, [*rows, total] if rows else [])
-    if told["first_s"] is not None and told["first_s"] > told["since_s"]:
-        yield f"usage is known from {minute(told['first_s'])} on"
+    if reply["first_s"] is not None and reply["first_s"] > reply["since_s"]:
+        yield f"usage is known from {minute(reply['first_s'])} on"

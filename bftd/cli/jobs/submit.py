@@ -21,7 +21,7 @@ from bftd.http import client
 if TYPE_CHECKING:
     from bftd.config.keys import Config
     from bftd.core.model.classes import NodeClass
-    from bftd.protocol.wish import Requirements
+    from bftd.protocol.requirements import Requirements
     from elastic.options.elastic_option import ElasticSpec
     from slurm_plugin.read.client import SlurmClient
 
@@ -198,17 +198,19 @@ def _checked(text: str, partition: str, constraint: str, settings: Config, slurm
     if spec.nodes_max > size:
         where = f"partition {names[0]} has" if len(names) == 1 else f"partitions {' and '.join(names)} have"
         raise UsageError(f"--elastic={text}: {where} {size} nodes; ask for at most {size}")
-    _refuse_unmet(spec.wish(features), spec.nodes_min, partition, settings, slurm)
+    _refuse_unmet(spec.requirements(features), spec.nodes_min, partition, settings, slurm)
     return spec
 
 
-def _refuse_unmet(wish: Requirements, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient) -> None:
-    """Raise UsageError if no harvested nodes satisfy the wish, even when idle."""
+def _refuse_unmet(
+    requirements: Requirements, nodes_min: int, partition: str, settings: Config, slurm: SlurmClient
+) -> None:
+    """Raise UsageError if no harvested nodes satisfy the requirements, even when idle."""
     from bftd.core.model import classes
 
-    if wish.modest:
+    if requirements.modest:
         return
-    if why := classes.unmet(classes_of(settings, slurm), wish, partition, nodes_min):
+    if why := classes.unmet(classes_of(settings, slurm), requirements, partition, nodes_min):
         raise UsageError(f"{why}; `bft nodes` shows the classes")
 
 
@@ -240,12 +242,12 @@ def _fitted(
         return spec
     features = features_of(constraint) if constraint else ()
     known = classes_of(settings, slurm)
-    classes = {name: known[name] for name in usable(known, spec.wish(features), partition)}
+    classes = {name: known[name] for name in usable(known, spec.requirements(features), partition)}
     own = inventory.own_types(config_path)
     left = worker_memory.fitted(
         spec, script, step_batch, classes, own, lambda line: click.echo(f"bft: {line}", err=True)
     )
-    _refuse_unmet(left.wish(features), left.nodes_min, partition, settings, slurm)
+    _refuse_unmet(left.requirements(features), left.nodes_min, partition, settings, slurm)
     return left
 
 

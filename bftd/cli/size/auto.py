@@ -43,10 +43,10 @@ _MEGABYTES = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0 * 1024}
 @click.argument("value")
 def auto(value: str) -> None:
     """Answer `sbatch --auto-gpus=VALUE`: print the plans that fit, best first, in the form that bftd_gpus.lua reads."""
-    said = answer(_plans(fit_words(value)))
-    if not said:
+    reply = answer(_plans(fit_words(value)))
+    if not reply:
         raise BftError("no plan can be written as options of a job; see `bft size fit`")
-    click.echo(said)
+    click.echo(reply)
 
 
 def fit_words(value: str) -> list[str]:
@@ -127,8 +127,8 @@ def _plans(words: Sequence[str]) -> list[dict[str, Any]]:
     """Return the plans of `bft size fit`; if none fits, its error says by how much and what would help."""
     from bftd.cli.size.fit import fit
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         fit.main(list(words), prog_name="bft size fit", standalone_mode=False)
-    plans: list[dict[str, Any]] = json.loads(said.getvalue())["plans"]
+    plans: list[dict[str, Any]] = json.loads(output.getvalue())["plans"]
     return plans

@@ -59,7 +59,7 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     found = (
         _on_partition(partition, options, limits, python, timeout_s)
         if partition
-        else checking.measured(limits, python, timeout_s, _tell)
+        else checking.measured(limits, python, timeout_s, _print_measured)
     )
     known: GpuType | None = None
     steps: dict[str, GpuStep] = {}
@@ -121,19 +121,19 @@ def on_node() -> None:
 
     python, timeout_s, limits = sys.argv[1:]
     try:
-        found = dict(checking.measured(json.loads(limits), python, float(timeout_s), _tell))
+        found = dict(checking.measured(json.loads(limits), python, float(timeout_s), _print_measured))
     except SizingError as error:
         sys.exit(f"bft: {error}")
-    steps = {name: _said(step) if isinstance(step, GpuStep) else step for name, step in found.items()}
+    steps = {name: _step_json(step) if isinstance(step, GpuStep) else step for name, step in found.items()}
     common.echo_json({"steps": steps})
 
 
-def _said(step: GpuStep) -> dict[str, Any]:
+def _step_json(step: GpuStep) -> dict[str, Any]:
     took = step.step_s
     return {**asdict(step), "step_s": (took.value, took.low, took.high)}
 
 
-def _tell(name: str) -> None:
+def _print_measured(name: str) -> None:
     click.echo(f"running {name}", err=True)
 
 
@@ -152,8 +152,8 @@ def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
         return trace
 
     jobs: list[Callable[[], StepTrace]] = [lambda name=name: one(name) for name in BATCHES]  # type: ignore[misc]
-    with progress_bar("tracing steps", lines=True) as tell:
-        return dict(zip(BATCHES, side_by_side(jobs, lambda: tell(done / len(jobs))), strict=True))
+    with progress_bar("tracing steps", lines=True) as report:
+        return dict(zip(BATCHES, side_by_side(jobs, lambda: report(done / len(jobs))), strict=True))
 
 
 def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:
@@ -186,11 +186,11 @@ def _on_partition(
     try:
         if answer["steps"].keys() != limits.keys():
             raise ValueError(f"steps {', '.join(answer['steps'])}")
-        for name, said in answer["steps"].items():
-            if said is None or isinstance(said, str):
-                yield name, said and word(said, 1000)
+        for name, result in answer["steps"].items():
+            if result is None or isinstance(result, str):
+                yield name, result and word(result, 1000)
             else:
-                yield name, gpu_step(said)
+                yield name, gpu_step(result)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise BftError(f"the job answered what no step is ({error}): is the same bft on the nodes?") from None
 
@@ -228,15 +228,15 @@ def _lines(gpu: GpuType, rows: Sequence[ComparedStep]) -> Iterator[str]:
     ]
     cells = []
     for row in rows:
-        real, told = row.real, row.expected_s
+        real, expected = row.real, row.expected_s
         memory = (row.trace.peak_bytes, real.allocated_bytes, real.reserved_bytes, real.in_use_bytes)
-        told_s = f"{told.value:.3g} s ({told.low:.2g}-{told.high:.2g})"
+        expected_text = f"{expected.value:.3g} s ({expected.low:.2g}-{expected.high:.2g})"
         shown = (
             *map(amount, memory),
             amount(guarded_bytes(row.trace.peak_bytes)),
             "yes" if real.within_guard else "no",
         )
-        times = (f"{real.step_s.value:.3g} s", told_s, f"{row.ratio:.2f}", row.kind)
+        times = (f"{real.step_s.value:.3g} s", expected_text, f"{row.ratio:.2f}", row.kind)
         cells.append((row.name, str(real.batch), *shown, *times))
     yield f"{gpu.name}: {rows[0].real.device}, torch {rows[0].real.torch}"
     yield from common.table(columns, cells)

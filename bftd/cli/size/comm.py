@@ -66,7 +66,7 @@ def import_(
             tables.append(_table(run, name, gpu_type, link_text, config_path))
             notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
     path = site_path(config_path) if site else own_path()
-    _tell(tables, file.add(path, tables, force=force), notes, path, as_json)
+    _report(tables, file.add(path, tables, force=force), notes, path, as_json)
 
 
 @comm.command()
@@ -96,7 +96,7 @@ def bench(
         notes = (*notes, f"{ranks} processes shared {cores} cores: these are times of such a machine only")
     path = own_path() if save else None
     added = file.add(path, tables, force=force) if path else file.Added()
-    _tell(tables, added, notes, path, as_json)
+    _report(tables, added, notes, path, as_json)
 
 
 @comm.command()
@@ -145,8 +145,8 @@ def _table(run: NcclRun, name: str, gpu_type: str, link_text: str, config_path: 
     from sizing.cells.comm.protocol import Link
     from sizing.cells.comm.table import table
 
-    told = gpu_type or run.gpu
-    if told is None:
+    gpu = gpu_type or run.gpu
+    if gpu is None:
         raise UsageError(f"{name} does not list its GPUs: name their type by --gpu, such as --gpu a100-sxm-80gb")
     per_node, nodes = run.per_node, run.nodes
     if link_text:
@@ -156,29 +156,27 @@ def _table(run: NcclRun, name: str, gpu_type: str, link_text: str, config_path: 
         per_node, nodes = int(match[1]), int(match[2])
     if per_node is None or nodes is None:
         raise UsageError(f"{name} does not list its ranks: say GPUs a node x nodes by --link, such as --link 8x2")
-    return table(run.kind, Link(_type(told, name, config_path), per_node, nodes), run.samples, name, _today())
+    return table(run.kind, Link(_type(gpu, name, config_path), per_node, nodes), run.samples, name, _today())
 
 
-def _type(told: str, name: str, config_path: str | None) -> str:
+def _type(gpu: str, name: str, config_path: str | None) -> str:
     """Return the catalogue's or the site's name of a type of GPU."""
     from sizing.inventory.gpus import CATALOGUE, recognise
     from sizing.inventory.site import CORRECTIONS
 
-    if told in CATALOGUE or told == "cpu":
-        return told
+    if gpu in CATALOGUE or gpu == "cpu":
+        return gpu
     own = inventory.own_types(config_path)
-    if told in own:
-        return own[told].name
-    known = recognise(told)
+    if gpu in own:
+        return own[gpu].name
+    known = recognise(gpu)
     if known is None:
         where = configuration.find(config_path).with_name(CORRECTIONS)
-        raise UsageError(
-            f"{name}: {told} is no type of GPU that is known: name one by --gpu, or describe it in {where}"
-        )
+        raise UsageError(f"{name}: {gpu} is no type of GPU that is known: name one by --gpu, or describe it in {where}")
     return known.type.name
 
 
-def _tell(tables: Sequence[Table], added: Added, notes: Sequence[str], path: Path | None, as_json: bool) -> None:
+def _report(tables: Sequence[Table], added: Added, notes: Sequence[str], path: Path | None, as_json: bool) -> None:
     from sizing.cells.comm.table import named, shown, to_json
 
     notes = [

@@ -115,8 +115,8 @@ def _of_script() -> bool:
     """Whether any option was given on the command line that does not apply to a recorded matrix."""
     context = click.get_current_context()
     here = click.core.ParameterSource.COMMANDLINE
-    said = {name for name in context.params if context.get_parameter_source(name) == here}
-    return bool(said - {"matrices", "model", "as_json", "config_path"})
+    given = {name for name in context.params if context.get_parameter_source(name) == here}
+    return bool(given - {"matrices", "model", "as_json", "config_path"})
 
 
 @dataclass
@@ -280,8 +280,8 @@ def _classes_in(path: str) -> list[NodeKind]:
     from sizing.inventory.site import text_of
 
     try:
-        told = json.loads(text_of(path))
-        return [NodeKind.from_json(item) for item in told]
+        kinds = json.loads(text_of(path))
+        return [NodeKind.from_json(item) for item in kinds]
     except (ValueError, TypeError, Malformed, RecursionError) as error:
         raise UsageError(f"--classes {path}: no list of classes of nodes: {error}") from None
 
@@ -295,7 +295,7 @@ def _classes_here(spec: ElasticSpec, config_path: str | None) -> list[NodeKind]:
 
     settings = configuration.load_found(config_path)
     known = submit.classes_of(settings, common.slurm_client(settings))
-    kinds = [known[name] for name in usable(known, spec.wish(()), "")]
+    kinds = [known[name] for name in usable(known, spec.requirements(()), "")]
     return [NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in kinds]
 
 

@@ -59,7 +59,7 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
         passed = [{"plan": at.index + 1, "why": at.why, "lacking": at.lacking} for at in refusals]
         common.echo_json({"placed": placed and placed.to_json(), "passed_over": passed})
     else:
-        common.echo(_told(wanted, refusals, placed))
+        common.echo(_lines(wanted, refusals, placed))
     if placed is None:
         later = None if empty else next((at for at in trial(wanted, emptied(there)) if isinstance(at, Placement)), None)
         raise DoesNotFit(_missing(wanted, refusals, later, empty=empty))
@@ -114,7 +114,7 @@ def _idle(group: GpuNodes) -> int:
     return sum(group.idle.get(node, group.gpus) for node in group.nodes)
 
 
-def _told(
+def _lines(
     asks: Sequence[PlacementRequest], refusals: Sequence[NotPlaceable], placed: Placement | None
 ) -> Iterable[str]:
     """Yield a line for each plan that was tried."""

@@ -83,7 +83,7 @@ def split(as_json: bool, **asked: Any) -> None:
     if as_json:
         common.echo_json(_to_json(whole, found))
     else:
-        common.echo(_told(whole, found))
+        common.echo(_lines(whole, found))
     if found.plan is None:
         raise BftError("a stage of this cell fits in no way: take more GPUs, more stages or a smaller batch")
 
@@ -177,7 +177,7 @@ def _to_json(whole: Assembly, found: TunedCell) -> dict[str, Any]:
     }
 
 
-def _told(whole: Assembly, found: TunedCell) -> Iterable[str]:
+def _lines(whole: Assembly, found: TunedCell) -> Iterable[str]:
     """Yield the splits tried for each stage, and the plan."""
     from bftd.base.tables import Column
     from sizing.cells.plan_estimate import name_of

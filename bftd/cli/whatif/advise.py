@@ -94,10 +94,10 @@ def advise(
     text = common.json_text(advice.to_json())
     if output is not None:
         common.write(Path(output), text)
-    click.echo(text if as_json else "\n".join(_told(advice)))
+    click.echo(text if as_json else "\n".join(_lines(advice)))
 
 
-def _told(advice: Advice) -> Iterable[str]:
+def _lines(advice: Advice) -> Iterable[str]:
     """Yield the lines of the human-readable advice."""
     idle = advice.idle_node_hours_per_week
     yield f"{advice.eq_nodes:.1f} nodes are idle on average: {idle:,.0f} node-hours per week"

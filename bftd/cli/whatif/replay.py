@@ -59,7 +59,7 @@ def replay(trace_path: str, trainers_path: str, series: bool, json_path: str | N
     if json_path is not None:
         common.write(json_path, common.json_text(result.to_json(series=series)))
     if json_path != "-":
-        click.echo("\n".join(_told(result)))
+        click.echo("\n".join(_lines(result)))
 
 
 def _warn(result: Result, trainers: int, options: Options) -> None:
@@ -67,7 +67,7 @@ def _warn(result: Result, trainers: int, options: Options) -> None:
         click.echo("bft: all trainers were done before the trace ended: add more, or use --endless", err=True)
 
 
-def _told(result: Result) -> Iterator[str]:
+def _lines(result: Result) -> Iterator[str]:
     """Yield the lines of the human-readable result."""
     yield f"efficiency U          {result.efficiency:.1%} of {result.eq_nodes:.1f} dedicated nodes"
     yield f"outcome               {result.outcome_samples:.4g} of {result.static_outcome_samples:.4g} samples"

@@ -73,7 +73,7 @@ def solve(path: str, solver: str, time_limit_s: float | None, gap: float, as_jso
     if as_json:
         common.echo_json(milp.plan_to_json(plan))
     else:
-        click.echo("\n".join(_told(problem, plan)))
+        click.echo("\n".join(_lines(problem, plan)))
 
 
 def _read(path: str) -> Any:
@@ -116,7 +116,7 @@ def _refuse_repeated(where: str, value: Any) -> None:
             _refuse_repeated(key if where == "the problem" else f"{where}: {key}", item)
 
 
-def _told(problem: Problem, plan: Plan) -> Iterable[str]:
+def _lines(problem: Problem, plan: Plan) -> Iterable[str]:
     """Yield the plan: one line on the whole of it, then one per trainer."""
     took = f"{plan.wall_s:.2f} s" if plan.wall_s >= 1 else f"{plan.wall_s * 1000:.1f} ms"
     worth = f"objective {plan.objective:.6g}, bound {plan.bound:.6g}, gap {plan.gap:.2g}"

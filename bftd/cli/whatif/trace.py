@@ -56,7 +56,7 @@ def trace() -> None:
 def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> None:
     """Tell how many nodes of TRACE were idle, how often that changed, and for how long a node stayed idle."""
     from bftd.simulation.trace import files
-    from bftd.simulation.trace.accounting.notes import told
+    from bftd.simulation.trace.accounting.notes import notes
     from bftd.simulation.trace.stats import stats as computed
 
     read = files.read(path)
@@ -68,7 +68,7 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
     if as_json:
         common.echo_json(found.to_json() | {"notes": dict(read.notes), "sha256": read.digest()})
         return
-    common.echo([*_table(found), *(f"note: {sentence}" for sentence in told(read.notes))])
+    common.echo([*_table(found), *(f"note: {sentence}" for sentence in notes(read.notes))])
 
 
 @trace.command("from-sacct", short_help="Make a trace from Slurm's accounting.")
@@ -128,7 +128,7 @@ def from_sacct(
         accounts.add_reservations(_text(reservations), _named(reservations))
     period = conversion.window(accounts, since_s, until_s)
     made = conversion.trace(accounts, _node_list(nodes), period, min_idle_s, every=every)
-    _tell_made(files.write(made, output), output)
+    _print_summary(files.write(made, output), output)
 
 
 @trace.command("from-slurm", short_help="Record the live cluster from now on.")
@@ -167,7 +167,7 @@ def from_slurm(
         )
         raise SystemExit(1)
     try:
-        _tell_made(files.read(output), output)
+        _print_summary(files.read(output), output)
     except TraceError as error:  # no node was idle so far: the recording may be continued later
         _complain(str(error))
 
@@ -255,8 +255,8 @@ def _complain(message: str) -> None:
     click.echo(f"bft: {' '.join(printable(message).split())}", err=True)
 
 
-def _tell_made(made: Trace, output: str) -> None:
-    from bftd.simulation.trace.accounting.notes import told
+def _print_summary(made: Trace, output: str) -> None:
+    from bftd.simulation.trace.accounting.notes import notes
     from bftd.simulation.trace.stats import stats as computed
 
     found = computed(made)
@@ -264,7 +264,7 @@ def _tell_made(made: Trace, output: str) -> None:
         f"{output}: {duration(made.duration_s)} from {made.start}, {found.nodes:,} nodes, {len(made.times_s):,} rows, "
         f"{found.eq_nodes:.1f} nodes idle on average ({found.ratio:.1%})"
     )
-    common.echo(f"note: {sentence}" for sentence in told(made.notes))
+    common.echo(f"note: {sentence}" for sentence in notes(made.notes))
 
 
 def _table(found: Stats) -> Iterable[str]:

@@ -12,7 +12,7 @@ from math import inf
 from typing import TypeVar
 
 from bftd.core.model.domain import Backoff, Earmark, Failure, Lease, Planned, State, Trainer
-from bftd.core.model.foreign_jobs import Stray
+from bftd.core.model.foreign_jobs import OrphanJob
 from bftd.core.model.solvers import FailedSolver
 from bftd.core.model.timing import BACKOFF_MOST_S
 from bftd.core.scaling.pace import Attendance
@@ -25,7 +25,7 @@ PAST: Mapping[type, tuple[str, ...]] = {
     Attendance: ("since_s",),
     Planned: ("time_s",),
     Failure: ("at_s",),
-    Stray: ("seen_s", "cancelled_s"),
+    OrphanJob: ("seen_s", "cancelled_s"),
     Earmark: ("since_s",),
 }
 # Times until which something is left alone.
@@ -38,7 +38,9 @@ AHEAD: Mapping[type, tuple[str, ...]] = {
 }
 
 
-_Timed = TypeVar("_Timed", State, Lease, Trainer, Planned, Failure, Stray, Backoff, Earmark, Attendance, FailedSolver)
+_Timed = TypeVar(
+    "_Timed", State, Lease, Trainer, Planned, Failure, OrphanJob, Backoff, Earmark, Attendance, FailedSolver
+)
 
 
 def moved(state: State, by_s: float) -> State:
@@ -50,8 +52,8 @@ def moved(state: State, by_s: float) -> State:
         return replace(item, **{name: time_s + by_s for name, time_s in times.items() if time_s is not None})
 
     def trainer(item: Trainer) -> Trainer:
-        strays, attendance = tuple(map(at, item.strays)), at(item.attendance)
-        return replace(at(item), strays=strays, attendance=attendance)
+        unknown, attendance = tuple(map(at, item.unknown_leases)), at(item.attendance)
+        return replace(at(item), unknown_leases=unknown, attendance=attendance)
 
     return replace(
         at(state),
@@ -68,7 +70,7 @@ def moved(state: State, by_s: float) -> State:
         backoff={node: at(item) for node, item in state.backoff.items()},
         failures={node: tuple(map(at, items)) for node, items in state.failures.items()},
         quarantined={node: until_s + by_s for node, until_s in state.quarantined.items()},
-        strays={id_: at(item) for id_, item in state.strays.items()},
+        orphan_jobs={id_: at(item) for id_, item in state.orphan_jobs.items()},
         ended={node: at(item) for node, item in state.ended.items()},
         grants=tuple(at_s + by_s for at_s in state.grants),
         cancels=state.cancels.moved(by_s),

@@ -66,17 +66,19 @@ def finish(turn: Draft, trainer_id: str, exit_code: int | None, reason: str, sum
     trainer = turn.trainers[trainer_id]
     known = trainer.knowledge
     turn.scaling = amdahl.remembered(turn.scaling, (known.seen, *known.elsewhere.values()))
-    turn.change(trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, strays=())
+    turn.change(
+        trainer, state="finished", exit_code=exit_code, finished_s=turn.now, samples_per_s=0.0, unknown_leases=()
+    )
     if turn.explain:
         name = trainer.name
         turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
-        told = {
+        data = {
             "exit_code": exit_code,
             "reason": reason,
             "summary": summary.to_json(),
             "was": trainer_summary.of(trainer),
         }
-        turn.happened("finished", trainer_id, data=told | {"trainer": _whole(trainer)})
+        turn.happened("finished", trainer_id, data=data | {"trainer": _whole(trainer)})
     turn.plan_due = True
 
 
@@ -100,9 +102,9 @@ def _lease(turn: Draft, trainer: Trainer, report: LeaseReport) -> None:
     lease = turn.leases.get(report.id)
     if lease is None or lease.trainer != trainer.id:
         if report.state in ("ended", "refused"):
-            rest = tuple(stray for stray in trainer.strays if stray.id != report.id)
-            if rest != trainer.strays:
-                turn.change(trainer, strays=rest, version=trainer.version + 1)
+            rest = tuple(unknown for unknown in trainer.unknown_leases if unknown.id != report.id)
+            if rest != trainer.unknown_leases:
+                turn.change(trainer, unknown_leases=rest, version=trainer.version + 1)
         return
     if turn.explain:
         data = {"lease": lease.id, "state": report.state, "at_s": report.at_s, "reason": report.reason}
@@ -212,13 +214,13 @@ def _progress(turn: Draft, trainer: Trainer, report: ProgressReport) -> None:
             knowledge, report.nodes, report.samples_per_s, trainer.sizes.high, _class(turn, trainer)
         ),
         total_steps=report.total_steps,
-        pace=trainer.pace.told(max(report.step, report.live_step), report.steps_per_s, report.nodes),
+        pace=trainer.pace.with_report(max(report.step, report.live_step), report.steps_per_s, report.nodes),
     )
 
 
 def _class(turn: Draft, trainer: Trainer) -> str:
     """Return the class of the nodes that a trainer works on; "" if there is one class, or the trainer may mix them."""
-    if len(turn.pool.classes) < 2 or trainer.request.wish.mix:
+    if len(turn.pool.classes) < 2 or trainer.request.requirements.mix:
         return ""
     works = {turn.class_of(lease.node) for lease in turn.leases_of(trainer.id) if lease.phase == "working"}
     return works.pop() if len(works) == 1 else ""
@@ -250,7 +252,7 @@ def _suspend(turn: Draft, trainer: Trainer, report: SuspendReport) -> None:
         step=step,
         samples_per_s=0.0,
         resumed_s=None,
-        pace=trainer.pace.told(step, 0.0, 0),
+        pace=trainer.pace.with_report(step, 0.0, 0),
         attendance=trainer.attendance.seen(turn.now, works=False),
     )
     if turn.explain:

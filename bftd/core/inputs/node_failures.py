@@ -49,7 +49,7 @@ def forget(turn: Draft) -> None:
             if recent:
                 turn.failures[node] = recent
     for node, lease in list(turn.ended.items()):
-        if not _told_in_time(turn, lease):
+        if not _reported_in_time(turn, lease):
             del turn.ended[node]
 
 
@@ -58,11 +58,11 @@ def _lease(turn: Draft, trainer: Trainer, node: str) -> Lease | None:
     lease = turn.lease_on(node)
     if lease is None or lease.trainer != trainer.id:
         lease = turn.ended.get(node)
-    known = lease is not None and lease.trainer == trainer.id and lease.shown and _told_in_time(turn, lease)
+    known = lease is not None and lease.trainer == trainer.id and lease.shown and _reported_in_time(turn, lease)
     return lease if known else None
 
 
-def _told_in_time(turn: Draft, lease: Lease) -> bool:
+def _reported_in_time(turn: Draft, lease: Lease) -> bool:
     return lease.ended_s is None or turn.now - lease.ended_s <= timing.ENDED_KEPT_S
 
 

@@ -47,7 +47,7 @@ def observe(turn: Draft, view: PoolView) -> None:
         turn.elders = frozenset(map(orphan_jobs.whole, view.job_ids))
     turn.watched_s = min(turn.watched_s, view.time_s)
     turn.pool = view
-    admin_limits.confine(turn, before.barred)
+    admin_limits.apply(turn, before.barred)
     changed |= turn.pool.barred != before.barred
     turn.plan_due |= not before.counted_on <= view.counted_on
     if not before.seen:  # recorded before its change: at the first look nobody can tell since when anything has changed
@@ -223,19 +223,19 @@ def _grace_s(turn: Draft, lease: Lease) -> float:
 
 
 def _follow_drivers(turn: Draft) -> None:
-    """Finish trainers whose driver is silent and whose job is gone. Drop stray leases whose pilot is gone."""
+    """Finish trainers whose driver is silent and whose job is gone. Drop unknown leases whose pilot is gone."""
     for trainer in list(turn.trainers.values()):
         if not trainer.active:
             continue
         if turn.now - trainer.heard_s > timing.DRIVER_SILENT_S and trainer.id not in turn.pool.job_ids:
             driver_reports.finish(turn, trainer.id, None, "its driver is gone", NO_SUMMARY)
             continue
-        if not trainer.strays:
+        if not trainer.unknown_leases:
             continue
-        orphan_jobs = tuple(
-            stray
-            for stray in trainer.strays
-            if turn.now - stray.granted_s <= timing.UNPLACED_GRACE_S or (stray.job_id or "") in turn.pool.pilots
+        rest = tuple(
+            lease
+            for lease in trainer.unknown_leases
+            if turn.now - lease.granted_s <= timing.UNPLACED_GRACE_S or (lease.job_id or "") in turn.pool.pilots
         )
-        if orphan_jobs != trainer.strays:
-            turn.change(trainer, strays=orphan_jobs, version=trainer.version + 1)
+        if rest != trainer.unknown_leases:
+            turn.change(trainer, unknown_leases=rest, version=trainer.version + 1)

@@ -13,10 +13,10 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from bftd.core.model import foreign_jobs, timing
-from bftd.core.model.decisions import CancellingStopped, ForeignPilots, JobStrays
+from bftd.core.model.decisions import CancellingStopped, ForeignPilots, OrphanJobFound
 from bftd.core.model.domain import CancelPilot, PoolView, Settings, Trainer
 from bftd.core.model.draft import Draft
-from bftd.core.model.foreign_jobs import ElasticJob, Stray
+from bftd.core.model.foreign_jobs import ElasticJob, OrphanJob
 from bftd.core.model.messages import foreign_pilots
 
 STOPPED = "operator"
@@ -56,20 +56,23 @@ def guarded(turn: Draft, view: PoolView) -> PoolView:
     if not (others := foreign(turn, view)):
         return view
     ids = tuple(id_ for their in others.values() for id_ in their)
-    told = ForeignPilots(", ".join(others), ids, tuple(sorted({view.elastic[id_].user for id_ in ids})))
-    turn.alarm(FOREIGN, told)
-    return replace(view, hold=f"{foreign_pilots(told.identity, told.job_ids, told.users)}; nothing grows meanwhile")
+    alarm = ForeignPilots(", ".join(others), ids, tuple(sorted({view.elastic[id_].user for id_ in ids})))
+    turn.alarm(FOREIGN, alarm)
+    return replace(
+        view,
+        hold=f"{foreign_pilots(alarm.identity, alarm.job_ids, alarm.users)}; nothing grows meanwhile",
+    )
 
 
 def follow(turn: Draft) -> None:
-    """Find the stray jobs of the view in the draft, name the new ones and cancel those that may be cancelled."""
-    before, turn.strays = turn.strays, {}
+    """Find the orphan jobs of the view in the draft, name the new ones and cancel those that may be cancelled."""
+    before, turn.orphan_jobs = turn.orphan_jobs, {}
     if not turn.pool.elastic:
         return
     covered = _covered(turn)
     for job in turn.pool.elastic.values():
         if job.id not in covered:
-            turn.strays[job.id] = _judged(turn, before.get(job.id, Stray(job, turn.now)))
+            turn.orphan_jobs[job.id] = _judged(turn, before.get(job.id, OrphanJob(job, turn.now)))
     _act_as_operator(turn)
 
 
@@ -100,7 +103,7 @@ def _covered(turn: Draft) -> set[str]:
         if lease.job_id is not None or lease.live:
             claimed.add((lease.job_id, lease.node, turn.trainers[lease.trainer].user))
     for trainer in turn.trainers.values():
-        for held in trainer.strays:
+        for held in trainer.unknown_leases:
             if held.job_id and turn.now - held.granted_s <= timing.GRACEFUL_GRACE_S:
                 claimed.add((held.job_id, held.node, trainer.user))
     return {
@@ -117,16 +120,16 @@ def _trainer(turn: Draft, view: PoolView, job_id: str) -> Trainer | None:
     return owner if owner is not None and job is not None and owner.user == job.user else None
 
 
-def _judged(turn: Draft, stray: Stray) -> Stray:
-    """Name one stray job, and cancel it if one of our own trainers left it behind."""
-    ours = _trainer(turn, turn.pool, stray.job.id)
-    grace_s = timing.ORPHAN_GRACE_S if ours else timing.STRAY_NAMED_S
-    if turn.now - stray.seen_s > grace_s:
-        stray = _named(turn, stray)
-    if ours is None or turn.now - stray.seen_s <= grace_s or not _to_try(turn, stray):
-        return stray
-    turn.actions.append(CancelPilot(stray.job.id, ours.id, "it belongs to no lease"))
-    return replace(stray, cancelled_s=turn.now)
+def _judged(turn: Draft, orphan: OrphanJob) -> OrphanJob:
+    """Name one orphan job, and cancel it if one of our own trainers left it behind."""
+    ours = _trainer(turn, turn.pool, orphan.job.id)
+    grace_s = timing.ORPHAN_GRACE_S if ours else timing.ORPHAN_NAMED_S
+    if turn.now - orphan.seen_s > grace_s:
+        orphan = _named(turn, orphan)
+    if ours is None or turn.now - orphan.seen_s <= grace_s or not _to_try(turn, orphan):
+        return orphan
+    turn.actions.append(CancelPilot(orphan.job.id, ours.id, "it belongs to no lease"))
+    return replace(orphan, cancelled_s=turn.now)
 
 
 def _act_as_operator(turn: Draft) -> None:
@@ -134,47 +137,48 @@ def _act_as_operator(turn: Draft) -> None:
     if not turn.settings.slurm.operator or turn.pool.refused or STOPPED in turn.alarms:
         return
     theirs = {id_ for ids in foreign(turn, turn.pool).values() for id_ in ids}
-    due = [stray for stray in turn.strays.values() if stray.job.id not in theirs and _due(turn, stray)]
+    due = [orphan for orphan in turn.orphan_jobs.values() if orphan.job.id not in theirs and _due(turn, orphan)]
     running = len(turn.pool.elastic)
-    if turn.cancels.exceeded([stray.job.id for stray in due], running):
-        together = len(turn.cancels.jobs.keys() | {stray.job.id for stray in due})
+    if turn.cancels.exceeded([orphan.job.id for orphan in due], running):
+        together = len(turn.cancels.jobs.keys() | {orphan.job.id for orphan in due})
         turn.alarm(STOPPED, CancellingStopped(together, running, foreign_jobs.most(running)))
         return
-    trying = [stray for stray in due if _to_try(turn, stray)]
-    for stray in trying[: turn.cancels.left(turn.settings.slurm.operator_cancels_per_min)]:
-        why = f"no lease stands behind this job of {stray.job.user}"
-        turn.actions.append(CancelPilot(stray.job.id, None, why))
-        turn.cancels = turn.cancels.with_(stray.job.id, turn.now)
-        turn.strays[stray.job.id] = replace(stray, cancelled_s=turn.now)
+    trying = [orphan for orphan in due if _to_try(turn, orphan)]
+    for orphan in trying[: turn.cancels.left(turn.settings.slurm.operator_cancels_per_min)]:
+        why = f"no lease stands behind this job of {orphan.job.user}"
+        turn.actions.append(CancelPilot(orphan.job.id, None, why))
+        turn.cancels = turn.cancels.with_(orphan.job.id, turn.now)
+        turn.orphan_jobs[orphan.job.id] = replace(orphan, cancelled_s=turn.now)
 
 
-def _to_try(turn: Draft, stray: Stray) -> bool:
+def _to_try(turn: Draft, orphan: OrphanJob) -> bool:
     """Whether a job may be cancelled now; a cancellation that failed is tried again only after CANCEL_AGAIN_S."""
-    return stray.cancelled_s is None or turn.now - stray.cancelled_s > timing.CANCEL_AGAIN_S
+    return orphan.cancelled_s is None or turn.now - orphan.cancelled_s > timing.CANCEL_AGAIN_S
 
 
-def _due(turn: Draft, stray: Stray) -> bool:
+def _due(turn: Draft, orphan: OrphanJob) -> bool:
     """Whether a job that is not one of our own trainers' is to be cancelled for the site."""
-    job = stray.job
+    job = orphan.job
     if _trainer(turn, turn.pool, job.id) is not None:
         return False
     if spared_because(job, turn.settings):
         return False
     if job.id in turn.pool.owners:  # it looks like a pilot: its driver may be about to come back to a new daemon
-        due_s = max(stray.seen_s + timing.ORPHAN_GRACE_S, turn.watched_s + timing.DRIVER_SILENT_S)
+        due_s = max(orphan.seen_s + timing.ORPHAN_GRACE_S, turn.watched_s + timing.DRIVER_SILENT_S)
         return turn.now > due_s
     if job.submit_s <= turn.watched_s or whole(job.id) in turn.elders:
         return False
-    return turn.now > stray.seen_s + timing.STRAY_GRACE_S
+    return turn.now > orphan.seen_s + timing.ORPHAN_UNMARKED_GRACE_S
 
 
-def _named(turn: Draft, stray: Stray) -> Stray:
-    if stray.named:
-        return stray
-    job = stray.job
+def _named(turn: Draft, orphan: OrphanJob) -> OrphanJob:
+    if orphan.named:
+        return orphan
+    job = orphan.job
     if turn.explain:
         word = turn.pool.daemons.get(job.id, "")
-        turn.say(None, JobStrays(job.user, job.nodes, job.id, "" if word in turn.settings.identities else word))
+        turn.say(None, OrphanJobFound(job.user, job.nodes, job.id, "" if word in turn.settings.identities else word))
         whose = {"job_id": job.id, "user": job.user, "account": job.account}
+        # Its name in the ledger until 0.2.
         turn.happened("stray", node=job.nodes[0], data=whose | {"nodes": list(job.nodes), "since_s": job.start_s})
-    return replace(stray, named=True)
+    return replace(orphan, named=True)

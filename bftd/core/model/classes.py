@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from bftd.protocol.wish import Requirements
+from bftd.protocol.requirements import Requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,55 +26,56 @@ class NodeClass:
     partitions: tuple[str, ...]
     cpus: int = 0
 
-    def meets(self, wish: Requirements, partition: str) -> bool:
+    def meets(self, requirements: Requirements, partition: str) -> bool:
         """Whether the nodes of the class are what a trainer of `partition` ("" is any) asks for."""
-        return self._in(partition) and self._has_gpus(wish) and self.features.issuperset(wish.features)
+        return self._in(partition) and self._has_gpus(requirements) and self.features.issuperset(requirements.features)
 
     def _in(self, partition: str) -> bool:
         return not (partition and self.partitions) or partition in self.partitions
 
-    def _has_gpus(self, wish: Requirements) -> bool:
-        if any(self.gpus.get(name) for name in wish.without):
+    def _has_gpus(self, requirements: Requirements) -> bool:
+        if any(self.gpus.get(name) for name in requirements.without):
             return False
-        if not (wish.gpu or wish.gpus):
+        if not (requirements.gpu or requirements.gpus):
             return True
-        count = self.gpus.get(wish.gpu, 0) if wish.gpu else sum(self.gpus.values())
-        return count >= max(wish.gpus, 1)
+        count = self.gpus.get(requirements.gpu, 0) if requirements.gpu else sum(self.gpus.values())
+        return count >= max(requirements.gpus, 1)
 
 
 Classes = Mapping[str, NodeClass]
 
 
-def usable(classes: Classes, wish: Requirements, partition: str) -> tuple[str, ...]:
+def usable(classes: Classes, requirements: Requirements, partition: str) -> tuple[str, ...]:
     """Return the names of the classes that a trainer may use."""
-    return tuple(name for name, kind in classes.items() if kind.meets(wish, partition))
+    return tuple(name for name, kind in classes.items() if kind.meets(requirements, partition))
 
 
-def unmet(classes: Classes, wish: Requirements, partition: str, nodes_min: int) -> str | None:
+def unmet(classes: Classes, requirements: Requirements, partition: str, nodes_min: int) -> str | None:
     """Return why no harvested node, idle or not, can ever serve a trainer, as a sentence; None if some can.
 
     Return None while no class is known, as before the first snapshot.
     """
     if not classes:
         return None
-    names = usable(classes, wish, partition)
+    names = usable(classes, requirements, partition)
     if names:
         sizes = [classes[name].size for name in names]
-        most = sum(sizes) if wish.mix else max(sizes)
-        if most >= nodes_min or (len(classes) == 1 and wish.modest):  # a pool of one class may get more nodes
+        most = sum(sizes) if requirements.mix else max(sizes)
+        if most >= nodes_min or (len(classes) == 1 and requirements.modest):  # a pool of one class may get more nodes
             return None
-        whose = "the nodes that it may use are" if wish.mix else "its largest class of nodes has"
-        hint = "" if wish.mix or sum(sizes) < nodes_min else "; with mix it may use several classes"
+        whose = "the nodes that it may use are" if requirements.mix else "its largest class of nodes has"
+        hint = "" if requirements.mix or sum(sizes) < nodes_min else "; with mix it may use several classes"
         return f"it needs {nodes_min} nodes and {whose} {most}{hint}"
     where = (
         f" of partition {partition}" if partition and any(partition in c.partitions for c in classes.values()) else ""
     )
-    return f"no class of nodes{where} has {wish}{_partly(classes, wish)}: there are {', '.join(sorted(classes))}"
+    known = ", ".join(sorted(classes))
+    return f"no class of nodes{where} has {requirements}{_partly(classes, requirements)}: there are {known}"
 
 
-def _partly(classes: Classes, wish: Requirements) -> str:
+def _partly(classes: Classes, requirements: Requirements) -> str:
     """Return a remark on a requested feature that only some nodes of a class have, "" if there is none."""
-    for feature in wish.features:
+    for feature in requirements.features:
         if part := [name for name, kind in classes.items() if feature in kind.some_features]:
             return f" (some nodes of {' and '.join(part)} have {feature}, which [pool] class_features does not name)"
     return ""

@@ -1,7 +1,7 @@
 """Decisions as data: what was decided about whom, by which numbers and why.
 
-`bftd.core.model.messages` puts them into words. A `Deed` is about a trainer or job, and may be told as a fact or in the
-conditional. A `Notice` is about nodes, jobs or the plan as a whole. `kind` names the class of a decision in the ledger.
+`bftd.core.model.messages` puts them into words. A `TrainerDecision` is about a trainer or job, and may be put as a fact
+or in the conditional. A `Notice` is about nodes, jobs or the plan as a whole. `kind` names its class in the ledger.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from bftd.protocol.changes import Verb
 
 
 @dataclass(frozen=True, slots=True)
-class _Deed:
+class _TrainerDecision:
     """An action of a trainer or job, or the lack of one; `who` is the name that people call it by."""
 
     who: str
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginning(_Deed):
+class _Beginning(_TrainerDecision):
     """A trainer gets `added` nodes, has `size` of them and can run; `samples_per_s` is None if not known.
 
     `seen` says that the trainer was seen running on this many nodes. Otherwise the rate is an estimate. `on` is the
@@ -52,7 +52,7 @@ class Resumed(_Beginning):
 
 
 @dataclass(frozen=True, slots=True)
-class Grew(_Deed):
+class Grew(_TrainerDecision):
     """A trainer gets `added` nodes in addition to the `before` that it has.
 
     `gain` is in samples/s, None if its speed is not known; over `t_fwd_s` it outweighs a stall of `stall_s`. `seen` is
@@ -71,7 +71,7 @@ class Grew(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Shrank(_Deed):
+class Shrank(_TrainerDecision):
     """A trainer gives back some of its nodes because the plan says so."""
 
     kind = "shrank"
@@ -83,7 +83,7 @@ class Shrank(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended(_Deed):
+class Suspended(_TrainerDecision):
     """A trainer gives back all of its nodes because the plan says so."""
 
     kind = "suspended"
@@ -94,7 +94,7 @@ class Suspended(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class GaveBack(_Deed):
+class GaveBack(_TrainerDecision):
     """A trainer loses nodes that left the pool, and has `left` nodes left."""
 
     kind = "gave_back"
@@ -106,7 +106,7 @@ class GaveBack(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Left(_Deed):
+class Left(_TrainerDecision):
     """A trainer leaves nodes to the regular job `to`, which can start there, and has `left` nodes left.
 
     `by` is the time of day until which it may finish a step first; "" if it leaves at once.
@@ -126,7 +126,7 @@ class Left(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Waits(_Deed):
+class Waits(_TrainerDecision):
     """A trainer without nodes stays without."""
 
     kind = "waits"
@@ -136,7 +136,7 @@ class Waits(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Stays(_Deed):
+class Stays(_TrainerDecision):
     """A trainer may not grow beyond the `held` nodes that it has."""
 
     kind = "stays"
@@ -147,7 +147,7 @@ class Stays(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Keeps(_Deed):
+class Keeps(_TrainerDecision):
     """Growing from `held` nodes by `more` would not pay: `gain` samples/s over `t_fwd_s`, for `stall_s` of stall."""
 
     kind = "keeps"
@@ -161,7 +161,7 @@ class Keeps(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class GetsFirst(_Deed):
+class GetsFirst(_TrainerDecision):
     """A trainer had no node for `waited_s`, and its user has none: it gets one `within_s`, whatever the objective."""
 
     kind = "gets_first"
@@ -172,7 +172,7 @@ class GetsFirst(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Tried(_Deed):
+class Tried(_TrainerDecision):
     """A trainer on `held` nodes is tried on `nodes` for `for_s`: knowing how it scales is worth `gain` a second.
 
     `gain` is in the units of the objective, at best over all trainers.
@@ -188,7 +188,7 @@ class Tried(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved(_Deed):
+class Saved(_TrainerDecision):
     """A suspended trainer's driver has saved its progress, up to `step`."""
 
     kind = "saved"
@@ -198,7 +198,7 @@ class Saved(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Lost(_Deed):
+class Lost(_TrainerDecision):
     """A trainer's driver is gone."""
 
     kind = "lost"
@@ -208,7 +208,7 @@ class Lost(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(_Deed):
+class Ended(_TrainerDecision):
     """A trainer's driver has ended it; `why` may be empty."""
 
     kind = "finished"
@@ -219,7 +219,7 @@ class Ended(_Deed):
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled(_Deed):
+class Cancelled(_TrainerDecision):
     """The pilot or job `who` is cancelled."""
 
     kind = "cancelled"
@@ -282,13 +282,13 @@ class NodeOverdue:
 
 
 @dataclass(frozen=True, slots=True)
-class JobStrays:
+class OrphanJobFound:
     """A user occupies nodes of the harvested partition with a job that has no lease.
 
     `daemon` is the identity of another daemon in the job's comment, "" if there is none.
     """
 
-    kind = "job_strays"
+    kind = "job_strays"  # in ledgers and answers, until 0.2
 
     user: str
     nodes: tuple[str, ...]
@@ -340,7 +340,7 @@ class ForeignPilots:
     users: tuple[str, ...]
 
 
-Deed = (
+TrainerDecision = (
     Started
     | Resumed
     | Grew
@@ -364,13 +364,13 @@ Notice = (
     | SolverReplaced
     | NodeAvoided
     | NodeOverdue
-    | JobStrays
+    | OrphanJobFound
     | GrowthPaused
     | PauseLifted
     | CancellingStopped
     | ForeignPilots
 )
-Decision = Deed | Notice
+Decision = TrainerDecision | Notice
 
 
 def to_json(decision: Decision) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from math import inf
 
 HOUR_S = 3600.0
 # Slurm's times are whole seconds: a start shown a second late may not have been late.
-UNTOLD_S = 1.0
+UNCOUNTED_S = 1.0
 # Counted delays are kept by the minute: sixty sums instead of one per start.
 _BUCKET_S = 60.0
 
@@ -53,7 +53,7 @@ class Delays:
         minute_s = now_s // _BUCKET_S * _BUCKET_S
         recent = {at_s: counted_s for at_s, counted_s in self.recent if -_BUCKET_S < now_s - at_s < HOUR_S + _BUCKET_S}
         known = [start.delay_s for start in starts if start.delay_s is not None]
-        if counted_s := sum(max(0.0, delay_s - UNTOLD_S) for delay_s in known):
+        if counted_s := sum(max(0.0, delay_s - UNCOUNTED_S) for delay_s in known):
             recent[minute_s] = recent.get(minute_s, 0.0) + counted_s
         return Delays(
             self.starts + len(starts),

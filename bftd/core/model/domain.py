@@ -17,7 +17,7 @@ from bftd.core.model.classes import Classes
 from bftd.core.model.decisions import Decision
 from bftd.core.model.delays import Delays, TouchedStart
 from bftd.core.model.earmark_usage import EarmarkUsage
-from bftd.core.model.foreign_jobs import Cancels, ElasticJob, Stray
+from bftd.core.model.foreign_jobs import Cancels, ElasticJob, OrphanJob
 from bftd.core.model.messages import Mood, sentence
 from bftd.core.model.pause import Pause
 from bftd.core.model.solvers import FailedSolver
@@ -68,7 +68,7 @@ class PoolNode:
 
     `window_s` is the time until Slurm plans to use the node (None: nothing planned); `wanted` is true when a regular
     job has the node or is about to get it; `pilot` is the job id of our pilot that runs there. `node_class` is one of
-    the view's classes. `beside` is a job on the part that our pilot does not have; an `unheard` node does not answer.
+    the view's classes. `co_located` is a job on the rest of a pilot's node; an `unheard` node does not answer.
     """
 
     name: str
@@ -81,7 +81,7 @@ class PoolNode:
     gres: str = ""
     gpus: int = 0
     node_class: str = ""
-    beside: str = ""
+    co_located: str = ""
     unheard: bool = False
 
 
@@ -239,8 +239,8 @@ class Trainer:
     stalled_node_seconds: float = 0.0  # of stalls that were counted as training before its driver reported them
     resumed_s: float | None = float("-inf")  # when it last went on; None from a suspension until the next first step
     resume_lent_s: float = float("-inf")  # when it was last lent nodes to go on
-    said: str = ""  # the key of the last reason given why it stays as it is: nothing is said twice in a row
-    strays: tuple[Lease, ...] = ()  # leases that its driver holds and the daemon does not know: revoked until they end
+    last_reason: str = field(default="", metadata={"old_name": "said"})  # the key of why it stays: none is given twice
+    unknown_leases: tuple[Lease, ...] = ()  # those that its driver holds and the daemon does not know: revoked
     account: str = ""  # as Slurm shows it, never as a driver says; "" while it is not known
     held: int = 0  # the number of nodes it had when a plan was last made
     held_since_s: float = 0.0  # since when it has had that many
@@ -324,8 +324,8 @@ class State:
     """All that the core knows between two events.
 
     A step's draft and the ledger are both made from these fields. `trainers` is in order of arrival, `leases` holds
-    those not ended, `strays` the jobs of the harvested partition that belong to no lease, by job id. `watched_s` is the
-    time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of that snapshot.
+    those not ended, `orphan_jobs` the jobs of the harvested partition that belong to no lease, by job id. `watched_s`
+    is the time of the first snapshot since the daemon started, and `elders` are the numbers of the jobs of that one.
     `alarms` are sentences that stay until an administrator reloads. `pauses` are filed under their keys. `ended` has by
     node the lease that ended there a short while ago. `failed_solvers` rest for a while, by name. `scaling` sums up how
     trainers that have ended here scaled. `plan_due` says that something changed since the last plan.
@@ -342,7 +342,7 @@ class State:
     failures: Mapping[str, tuple[Failure, ...]] = field(default_factory=dict, metadata=KEPT)
     quarantined: Mapping[str, float] = field(default_factory=dict, metadata=KEPT)
     ended: Mapping[str, Lease] = field(default_factory=dict)
-    strays: Mapping[str, Stray] = field(default_factory=dict)
+    orphan_jobs: Mapping[str, OrphanJob] = field(default_factory=dict)
     watched_s: float = float("inf")
     elders: frozenset[str] = frozenset()
     cancels: Cancels = field(default_factory=Cancels)

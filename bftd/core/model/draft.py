@@ -35,7 +35,7 @@ from bftd.core.model.domain import (
     Trainer,
 )
 from bftd.core.model.earmark_usage import EarmarkUsage
-from bftd.core.model.foreign_jobs import Cancels, Stray
+from bftd.core.model.foreign_jobs import Cancels, OrphanJob
 from bftd.core.model.messages import sentence
 from bftd.core.model.pause import Pause
 from bftd.core.model.solvers import FailedSolver
@@ -73,7 +73,7 @@ class Draft:
     failures: dict[str, tuple[Failure, ...]]
     quarantined: dict[str, float]
     ended: dict[str, Lease]
-    strays: dict[str, Stray]
+    orphan_jobs: dict[str, OrphanJob]
     watched_s: float
     elders: frozenset[str]
     cancels: Cancels
@@ -215,7 +215,7 @@ class Draft:
         if self._of is not None:
             self._of[trainer][lease.id] = None
         self.grants += (self.now,)
-        self._tell("granted", lease, reason)
+        self._report("granted", lease, reason)
         return lease
 
     def _partition(self, trainer: str, node: PoolNode) -> str:
@@ -240,7 +240,7 @@ class Draft:
             reason=reason,
             asked_back_s=lease.asked_back_s if lease.asked_back_s is not None or not vacate else self.now,
         )
-        self._tell("revoked", changed, reason)
+        self._report("revoked", changed, reason)
         self.plan_due = True
         return changed
 
@@ -249,7 +249,7 @@ class Draft:
         placed_s = lease.placed_s if lease.placed_s is not None else self.now
         phase: Phase = "placed" if lease.phase == "granted" and job_id else lease.phase
         changed = self.change_lease(lease, job_id=job_id or lease.job_id, placed_s=placed_s, phase=phase)
-        self._tell("adopted", changed, "the driver still has it")
+        self._report("adopted", changed, "the driver still has it")
         return changed
 
     def end(self, lease: Lease, reason: str, at_s: float | None = None) -> None:
@@ -267,7 +267,7 @@ class Draft:
             self.ended[lease.node] = _evolved(lease, {"ended_s": self.now})
             if lease.placed_s is not None and (trainer := self.trainers.get(lease.trainer)) is not None:
                 self.change(trainer, worked_s=trainer.worked_s + self.now - lease.placed_s)
-        self._tell("ended", lease, reason)
+        self._report("ended", lease, reason)
         ended_s = min(self.now, at_s) if at_s is not None else self.now
         if lease.asked_back_s is not None and lease.job_id is not None and ended_s > lease.asked_back_s:
             data = {"duration_s": ended_s - lease.asked_back_s, "lease": lease.id, "job_id": lease.job_id}
@@ -336,7 +336,7 @@ class Draft:
             self.happened("alarm", data={"alarm": name, "text": self.alarms[name]})
             self.say(None, decision)
 
-    def _tell(self, kind: Any, lease: Lease, reason: str) -> None:
+    def _report(self, kind: Any, lease: Lease, reason: str) -> None:
         self.actions.append(LeaseChanged(kind, lease, reason))
         self._relisted[lease.trainer] += 1
 

@@ -39,7 +39,7 @@ class ElasticJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Stray:
+class OrphanJob:
     """A running job of the harvested partition without a lease, first seen without one at `seen_s`.
 
     It is `named` once it has been there for longer than a pilot whose lease is still on its way. `cancelled_s` is when

@@ -75,10 +75,10 @@ def folded(pauses: Iterable[Pause]) -> list[tuple[Pause, tuple[str, ...]]]:
 def halt(pauses: Mapping[str, Pause], settings: Settings, at_s: float) -> str:
     """Return why nothing may grow at all; "" if something may."""
     pause = of_all(pauses)
-    return text(pause) if pause is not None else hours_say(settings, at_s)
+    return text(pause) if pause is not None else hours_text(settings, at_s)
 
 
-def hours_say(settings: Settings, at_s: float) -> str:
+def hours_text(settings: Settings, at_s: float) -> str:
     """Say that this is no hour to begin anything; "" if it is one."""
     found = opening(settings, at_s)
     if found.open and found.until_s - at_s >= timing.CLOSE_AHEAD_S + timing.MINUTE_S:

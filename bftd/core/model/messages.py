@@ -11,14 +11,12 @@ from bftd.core.model.decisions import (
     Cancelled,
     CancellingStopped,
     Decision,
-    Deed,
     Ended,
     ForeignPilots,
     GaveBack,
     GetsFirst,
     Grew,
     GrowthPaused,
-    JobStrays,
     Keeps,
     Left,
     Lost,
@@ -27,6 +25,7 @@ from bftd.core.model.decisions import (
     NodeOverdue,
     Noted,
     Notice,
+    OrphanJobFound,
     PauseLifted,
     Resumed,
     Saved,
@@ -35,6 +34,7 @@ from bftd.core.model.decisions import (
     Started,
     Stays,
     Suspended,
+    TrainerDecision,
     Tried,
     Waits,
 )
@@ -75,39 +75,43 @@ def sentence(decision: Decision, mood: Mood = "indicative") -> str:
     return f"{decision.who} {verb}{_rest(decision)}"
 
 
-def _rest(deed: Deed) -> str:
+def _rest(decision: TrainerDecision) -> str:
     """Return the part of the sentence after the verb."""
-    match deed:
+    match decision:
         case Started() | Resumed():
-            return f"{changes.begun(deed.size, fold(deed.added), deed.on)}: {_rate(deed)}"
+            return f"{changes.begun(decision.size, fold(decision.added), decision.on)}: {_rate(decision)}"
         case Grew():
-            return f"{changes.grown(deed.before, deed.before + len(deed.added), fold(deed.added))}: {_gain(deed)}"
+            size = decision.before + len(decision.added)
+            return f"{changes.grown(decision.before, size, fold(decision.added))}: {_gain(decision)}"
         case Shrank():
-            return f"{changes.shrunk(deed.before, deed.before - len(deed.dropped), fold(deed.dropped))}: {deed.why}"
+            size = decision.before - len(decision.dropped)
+            return f"{changes.shrunk(decision.before, size, fold(decision.dropped))}: {decision.why}"
         case Suspended():
-            return f" {fold(deed.dropped)}: {deed.why}"
+            return f" {fold(decision.dropped)}: {decision.why}"
         case GaveBack():
-            return f" {fold(deed.lost)} ({_still(deed.left)}): {deed.why}"
+            return f" {fold(decision.lost)} ({_still(decision.left)}): {decision.why}"
         case Left():
-            by = f" by {deed.by}" if deed.by else ""
-            return f" {fold(deed.lost)}{by} to {deed.to}, which can start there ({_still(deed.left)})"
+            by = f" by {decision.by}" if decision.by else ""
+            return f" {fold(decision.lost)}{by} to {decision.to}, which can start there ({_still(decision.left)})"
         case Stays():
-            return f" at {nodes(deed.held)}: {deed.why}"
+            return f" at {nodes(decision.held)}: {decision.why}"
         case Keeps():
             return (
-                f" {nodes(deed.held)}: {deed.more} more would add {rate(deed.gain)} samples/s, which over the next "
-                f"{deed.t_fwd_s:.0f} s does not outweigh {deed.stall_s:.1f} s of stall"
+                f" {nodes(decision.held)}: {decision.more} more would add {rate(decision.gain)} samples/s, which over "
+                f"the next {decision.t_fwd_s:.0f} s does not outweigh {decision.stall_s:.1f} s of stall"
             )
         case GetsFirst():
-            return f" within {deed.within_s:.0f} s: its user has had none for {deed.waited_s:.0f} s"
+            return f" within {decision.within_s:.0f} s: its user has had none for {decision.waited_s:.0f} s"
         case Tried():
-            return f" on {nodes(deed.nodes)} for {deed.for_s:.0f} s, after {deed.held}, to learn how it scales"
+            return (
+                f" on {nodes(decision.nodes)} for {decision.for_s:.0f} s, after {decision.held}, to learn how it scales"
+            )
         case Saved():
-            return f" to disk at step {deed.step}"
+            return f" to disk at step {decision.step}"
         case Ended():
-            return f" with exit code {deed.exit_code}{_because(deed.why)}"
+            return f" with exit code {decision.exit_code}{_because(decision.why)}"
         case Waits() | Lost() | Cancelled():
-            return _because(deed.why)
+            return _because(decision.why)
 
 
 def _notice(notice: Notice) -> str:
@@ -123,7 +127,7 @@ def _notice(notice: Notice) -> str:
             return f"{notice.node} is left alone for {notice.for_s:.0f} s: {pilots} failed there"
         case NodeOverdue():
             return f"{notice.node} was asked back {notice.since_s:.1f} s ago and is still in use by {notice.trainer}"
-        case JobStrays():
+        case OrphanJobFound():
             word = f", and which names another bftd ({notice.daemon})" if notice.daemon else ""
             return (
                 f"{notice.user} has {fold(notice.nodes)} with job {notice.job_id}, which no lease stands behind{word}"
@@ -146,17 +150,17 @@ def _still(left: int) -> str:
     return f"{nodes(left)} left" if left else "none is left"
 
 
-def _rate(deed: Started | Resumed) -> str:
-    if deed.samples_per_s is None:
+def _rate(decision: Started | Resumed) -> str:
+    if decision.samples_per_s is None:
         return UNKNOWN_SPEED
-    return f"{_about(deed.seen)}{rate(deed.samples_per_s)} samples/s expected"
+    return f"{_about(decision.seen)}{rate(decision.samples_per_s)} samples/s expected"
 
 
-def _gain(deed: Grew) -> str:
-    if deed.gain is None:
+def _gain(decision: Grew) -> str:
+    if decision.gain is None:
         return UNKNOWN_SPEED
-    gain = f"{_about(deed.seen)}+{rate(deed.gain)} samples/s"
-    return f"{gain} over the next {deed.t_fwd_s:.0f} s outweigh {deed.stall_s:.1f} s of stall"
+    gain = f"{_about(decision.seen)}+{rate(decision.gain)} samples/s"
+    return f"{gain} over the next {decision.t_fwd_s:.0f} s outweigh {decision.stall_s:.1f} s of stall"
 
 
 def _about(seen: bool) -> str:
@@ -258,12 +262,12 @@ _POINTS_SHOWN = 12
 
 def curve(knowledge: ScalingModel) -> str:
     """Return the estimate of a trainer's speed, its basis, and what was measured so far; "" without an estimate."""
-    told = []
+    estimates = []
     for name, estimate in knowledge.estimates.items():
         on = f" on {name}" if len(knowledge.estimates) > 1 else ""
         out_of = f", from {estimate.basis}" if estimate.basis else ""
-        told.append(f"{on} ({estimate.origin}{out_of}): {_points(estimate.points)} samples/s")
-    if not told:
+        estimates.append(f"{on} ({estimate.origin}{out_of}): {_points(estimate.points)} samples/s")
+    if not estimates:
         return ""
     everywhere = {**knowledge.elsewhere, knowledge.node_class: knowledge.seen}
     seen = [
@@ -271,7 +275,7 @@ def curve(knowledge: ScalingModel) -> str:
         for name, points in everywhere.items()
         if points
     ]
-    return f"its curve is an estimate{'; '.join([','.join(told), *seen])}"
+    return f"its curve is an estimate{'; '.join([','.join(estimates), *seen])}"
 
 
 def _points(points: Sequence[tuple[int, float]]) -> str:
@@ -285,25 +289,25 @@ def _points(points: Sequence[tuple[int, float]]) -> str:
 
 def resize_costs(knowledge: ScalingModel, held: int) -> str:
     """Return the expected cost of resizing a trainer on `held` nodes, and that of the last resize; "" if unknown."""
-    told: list[str] = []
+    parts: list[str] = []
     if knowledge.up_stalls or knowledge.down_stalls or knowledge.save_s is not None:
         up_s, down_s = knowledge.up_cost_s(held), knowledge.down_cost_s(held)
         where = f"with {nodes(held)}, " if held else ""
-        told.append(f"{where}growing is reckoned to cost {up_s:.1f} s and shrinking {down_s:.1f} s")
+        parts.append(f"{where}growing is reckoned to cost {up_s:.1f} s and shrinking {down_s:.1f} s")
     if knowledge.last_resize is not None:
-        told.append(_last_resize(knowledge.last_resize))
+        parts.append(_last_resize(knowledge.last_resize))
     if knowledge.resumes_s:
-        told.append(f"a resume takes {knowledge.resume_s:.1f} s")
-    if told and knowledge.state_bytes:
-        told.append(f"its checkpoint has {size(knowledge.state_bytes)}")
-    return "; ".join(told)
+        parts.append(f"a resume takes {knowledge.resume_s:.1f} s")
+    if parts and knowledge.state_bytes:
+        parts.append(f"its checkpoint has {size(knowledge.state_bytes)}")
+    return "; ".join(parts)
 
 
-def _last_resize(told: ResizeReport) -> str:
-    stall_s = told.stall_s or 0.0
-    named = {"saving": told.save_s, "rendezvous": told.rendezvous_s, "loading": told.load_s}
+def _last_resize(report: ResizeReport) -> str:
+    stall_s = report.stall_s or 0.0
+    named = {"saving": report.save_s, "rendezvous": report.rendezvous_s, "loading": report.load_s}
     parts = {name: part_s for name, part_s in named.items() if part_s is not None}
     if len(parts) == len(named):
         parts["to the first step"] = max(0.0, stall_s - sum(parts.values()))
-    said = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
-    return f"the last, from {told.from_nodes} to {nodes(told.to_nodes)}, cost {stall_s:.1f} s{_because(said)}"
+    costs = ", ".join(f"{part_s:.1f} {name}" for name, part_s in parts.items())
+    return f"the last, from {report.from_nodes} to {nodes(report.to_nodes)}, cost {stall_s:.1f} s{_because(costs)}"

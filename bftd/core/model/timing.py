@@ -35,9 +35,9 @@ FINISHED_GRACE_S = 5.0
 # A driver reports a pilot within a second of placing it; one without a lease for longer was left behind.
 ORPHAN_GRACE_S = 15.0
 # A job of the harvested partition that no driver claims within this is named: a poll or two more than a claim takes.
-STRAY_NAMED_S = 3.0
-# After this, no lease of a stray job without a pilot's comment can still be on its way.
-STRAY_GRACE_S = 5.0
+ORPHAN_NAMED_S = 3.0
+# After this, no lease of an orphan job without a pilot's comment can still be on its way.
+ORPHAN_UNMARKED_GRACE_S = 5.0
 # If scancel fails, for want of rights or in a busy controller, trying each second helps nobody.
 CANCEL_AGAIN_S = 60.0
 # A revoked lease that never had a pilot, and that its driver does not acknowledge, ends after this.

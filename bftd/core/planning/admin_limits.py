@@ -1,4 +1,4 @@
-"""The pool as the site confines it: by pauses, by the hours of harvesting, and by a bound on all trainers together.
+"""The limits that the site sets on the pool: pauses, the hours of harvesting, and a bound on all trainers together.
 
 A barred node leaves the pool like a node that Slurm needs, except that nobody waits for it. A pause with `release` asks
 nodes back at once, as Slurm would: they are then free within the bound that is set for giving back.
@@ -23,16 +23,16 @@ def pause(turn: Draft, event: Paused) -> None:
     turn.pauses.update((item.key, item) for item in event.pauses)
     first, what = event.pauses[0], growth_stops.what(event.pauses)
     turn.say(None, GrowthPaused(first.by, what, first.why, first.release))
-    turn.happened("paused", data=_told(first.by, event.pauses) | {"why": first.why, "release": first.release})
-    told, new = release(turn), {item.key: item for item in event.pauses}
+    turn.happened("paused", data=_pause_data(first.by, event.pauses) | {"why": first.why, "release": first.release})
+    released, new = release(turn), {item.key: item for item in event.pauses}
     held = turn.live_nodes()
     for trainer in list(turn.trainers.values()):
         item = growth_stops.of_all(new) or growth_stops.of_trainer(new, trainer)
         if trainer.active and item is not None:
             why = growth_stops.text(item)
-            if trainer.id not in told and trainer.said != why:
+            if trainer.id not in released and trainer.last_reason != why:
                 turn.say(trainer.id, _stays(trainer, len(held.get(trainer.id, ())), why))
-            turn.change(trainer, said=why)
+            turn.change(trainer, last_reason=why)
     turn.plan_due = True
 
 
@@ -41,11 +41,11 @@ def lift(turn: Draft, event: Unpaused) -> None:
     lifted = [turn.pauses.pop(key) for key in event.keys if key in turn.pauses]
     if lifted:
         turn.say(None, PauseLifted(event.by, growth_stops.what(lifted)))
-        turn.happened("resumed", data=_told(event.by, lifted))
+        turn.happened("resumed", data=_pause_data(event.by, lifted))
         turn.plan_due = True
 
 
-def _told(by: str, pauses: Iterable[Pause]) -> dict[str, object]:
+def _pause_data(by: str, pauses: Iterable[Pause]) -> dict[str, object]:
     return {"by": by, "what": [{"kind": item.kind, "name": item.name} for item in pauses]}
 
 
@@ -73,7 +73,7 @@ def release(turn: Draft) -> set[str]:
     return {trainer for trainer, _ in lost}
 
 
-def confine(turn: Draft, before: Set[str] = frozenset()) -> None:
+def apply(turn: Draft, before: Set[str] = frozenset()) -> None:
     """Take barred nodes out of the draft's pool; a barred node stays barred until the next snapshot.
 
     `before` are the nodes that were barred at the last one.
@@ -175,9 +175,11 @@ def _unchosen(turn: Draft, free: list[PoolNode], count: int) -> list[PoolNode]:
 
 def _kinds(turn: Draft, trainer: Trainer, mine: tuple[str, ...], free: dict[str, int], wanted: int) -> tuple[str, ...]:
     """Return the classes that a trainer may be lent more of: unless it mixes, only one, that of its nodes if any."""
-    wish = trainer.request.wish
-    names = tuple(name for name in classes.usable(turn.pool.classes, wish, trainer.request.partition) if name in free)
-    if wish.mix:
+    requirements = trainer.request.requirements
+    names = tuple(
+        name for name in classes.usable(turn.pool.classes, requirements, trainer.request.partition) if name in free
+    )
+    if requirements.mix:
         return names
     if mine:
         return tuple({turn.class_of(node) for node in mine}.intersection(names))

@@ -166,7 +166,7 @@ def _admit(turn: Draft, held: Assignment, entitled: Collection[str]) -> tuple[li
 def _out(known: State | Draft, trainer: Trainer, *, holds: bool) -> Waiting | None:
     """Return why a trainer takes no place: no node will ever do, or it holds none and is paused or silent."""
     request = trainer.request
-    if why := classes.unmet(known.pool.classes, request.wish, request.partition, request.sizes.low):
+    if why := classes.unmet(known.pool.classes, request.requirements, request.partition, request.sizes.low):
         return Waiting(why, why)
     if holds:
         return None

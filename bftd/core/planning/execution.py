@@ -107,7 +107,7 @@ def _grantable(
     otherwise have every turn.
     """
     taken = set(map(attrgetter("node"), turn.leases.values()))
-    taken.update(node.name for node in turn.pool.nodes.values() if node.beside)
+    taken.update(node.name for node in turn.pool.nodes.values() if node.co_located)
     left = turn.budget if turn.may_grow else 0
     added: dict[str, list[str]] = {}
     later: set[str] = set()
@@ -183,7 +183,7 @@ def _say_anew(turn: Draft, trainer: Trainer, decision: Decision | None) -> None:
     """Report a change of a trainer's nodes, after which its next reason to stay as it is may be reported again."""
     if decision:
         turn.say(trainer.id, decision)
-    turn.change(turn.trainers[trainer.id], said="")
+    turn.change(turn.trainers[trainer.id], last_reason="")
 
 
 def _shrinkage(trainer: Trainer, held: int, dropped: list[str], why: str) -> Decision:
@@ -198,19 +198,19 @@ def _growth(turn: Draft, trainer: Trainer, held: int, added: list[str], points: 
     after = held + len(added)
     known = trainer.knowledge.rate_per_node is not None
     seen = any(size == after for size, _ in trainer.knowledge.seen)
-    if known and trainer.knowledge.by_class and not trainer.request.wish.mix:
+    if known and trainer.knowledge.by_class and not trainer.request.requirements.mix:
         points = learning.curve(trainer.knowledge, trainer.sizes.high, node_class=turn.class_of(added[0]))
     rate = milp.interpolate(points, after)
     if held < trainer.sizes.low:
         kind = Resumed if trainer.state == "suspended" else Started
-        on = _classes_said(turn, added)
+        on = _class_names(turn, added)
         return kind(trainer.name, after, tuple(added), rate if known else None, seen, on)
     gain = rate - milp.interpolate(points, held) if known else None
     stall_s = trainer.knowledge.up_cost_s(held)
     return Grew(trainer.name, held, tuple(added), gain, seen, turn.settings.decide.t_fwd_s, stall_s)
 
 
-def _classes_said(turn: Draft, nodes: Sequence[str]) -> str:
+def _class_names(turn: Draft, nodes: Sequence[str]) -> str:
     """Return the classes of some nodes in words, "" if all harvested nodes are of one class."""
     if len(turn.pool.classes) < 2:
         return ""
@@ -221,7 +221,7 @@ def _free_nodes(turn: Draft, assignment: Assignment) -> Counter[str]:
     """Count the nodes of each class of the pool that could be lent now and that the plan leaves unused."""
     used = {node for nodes in assignment.values() for node in nodes} | {lease.node for lease in turn.leases.values()}
     known = turn.pool.nodes.values()
-    unused = (node for node in known if node.in_pool and not node.beside and node.name not in used)
+    unused = (node for node in known if node.in_pool and not node.co_located and node.name not in used)
     return Counter(node.node_class for node in unused if not turn.backs_off(node.name))
 
 
@@ -230,8 +230,8 @@ def _free_for(turn: Draft, trainer: Trainer, held: Sequence[str], free: Counter[
     known = turn.pool.classes
     if not known:
         return free.total()
-    names = classes.usable(known, trainer.request.wish, trainer.request.partition)
-    if trainer.request.wish.mix:
+    names = classes.usable(known, trainer.request.requirements, trainer.request.partition)
+    if trainer.request.requirements.mix:
         return sum(free[name] for name in names)
     if held:
         names = tuple({turn.class_of(node) for node in held})
@@ -289,9 +289,9 @@ def _no_growth(turn: Draft, trainer: Trainer, held: int, free: int, holders: str
 
 def _say_once(turn: Draft, trainer: Trainer, key: str, decision: Decision) -> None:
     """Report a decision about a trainer unless `key` is that of the last one."""
-    if turn.trainers[trainer.id].said != key:
+    if turn.trainers[trainer.id].last_reason != key:
         turn.say(trainer.id, decision)
-        turn.change(turn.trainers[trainer.id], said=key)
+        turn.change(turn.trainers[trainer.id], last_reason=key)
 
 
 def _why_no_growth(turn: Draft) -> str:

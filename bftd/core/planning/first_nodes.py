@@ -21,7 +21,7 @@ from milp import Curve, Problem, TrainerSpec
 # The part of `first_node_within_s` after which a plan no longer leaves a user without a node.
 _INSIST_AFTER = 0.5
 # The key of the decision about a trainer that is to have a first node.
-_SAID = "first node"
+_REASON = "first node"
 
 
 def note(turn: Draft, held: Assignment) -> None:
@@ -85,15 +85,15 @@ def least(entitled: Sequence[Trainer], trainers: Sequence[Trainer], assignment: 
     return {trainer.id: trainer.sizes.low for trainer in chosen.values()}
 
 
-def said(turn: Draft, missing: Sequence[Trainer], assignment: Assignment) -> dict[str, str]:
+def reasons(turn: Draft, missing: Sequence[Trainer], assignment: Assignment) -> dict[str, str]:
     """Report the trainers that are to have a first node. Returns the reason for trainers that give nodes up."""
     if not turn.explain:
         return {}
     for trainer in missing:
-        if assignment[trainer.id] and turn.trainers[trainer.id].said != _SAID:
+        if assignment[trainer.id] and turn.trainers[trainer.id].last_reason != _REASON:
             waited_s, within_s = turn.now - trainer.held_since_s, turn.settings.decide.first_node_within_s
             turn.say(trainer.id, GetsFirst(trainer.name, waited_s, within_s))
-            turn.change(turn.trainers[trainer.id], said=_SAID)
+            turn.change(turn.trainers[trainer.id], last_reason=_REASON)
     why = messages.first_nodes([trainer.name for trainer in missing if assignment[trainer.id]])
     return dict.fromkeys(assignment, why)
 

@@ -37,7 +37,7 @@ CLASSES_TIME_LIMIT_S = 0.25
 QUICK = "stepwise"
 # Read from thousands of nodes at a time.
 _IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
-_BESIDE, _UNHEARD = attrgetter("beside"), attrgetter("unheard")
+_CO_LOCATED, _UNHEARD = attrgetter("co_located"), attrgetter("unheard")
 
 
 def replan(turn: Draft, solve: Solve) -> None:
@@ -58,7 +58,7 @@ def replan(turn: Draft, solve: Solve) -> None:
             if missing := first_nodes.left_out(entitled, ruling.admitted, assignment):
                 least = first_nodes.least(entitled, ruling.admitted, assignment)
                 assignment = _tried(turn, ruling, curves, held, ordered, tried, solve, least)
-                because = first_nodes.said(turn, missing, assignment)
+                because = first_nodes.reasons(turn, missing, assignment)
             elif probing.begin(turn, ruling, held, assignment, curves):
                 assignment = _tried(turn, ruling, curves, held, ordered, probing.sizes(turn, ruling), solve)
         except Exception as error:  # whatever a solver does, the trainers go on with what they have (L2)
@@ -71,7 +71,7 @@ def replan(turn: Draft, solve: Solve) -> None:
     if assignment is None:
         assignment = _kept(turn, ruling.admitted, held, ordered)
     assignment = keep_working(turn, assignment, held)
-    because |= probing.said(turn)
+    because |= probing.reasons(turn)
     execution.carry_out(turn, assignment, held, curves, ruling, because)
     turn.planned = Planned(turn.pool.version, turn.now, assignment)
 
@@ -121,12 +121,12 @@ def _fitting(turn: Draft, trainer: Trainer, nodes: list[str]) -> list[str]:
     may_use = usable_classes(turn, trainer)
     class_of = {node: turn.class_of(node) for node in nodes}
     nodes = [node for node in nodes if class_of[node] in may_use]
-    return nodes if trainer.request.wish.mix else classes.largest(nodes, class_of)
+    return nodes if trainer.request.requirements.mix else classes.largest(nodes, class_of)
 
 
 def usable_classes(turn: Draft, trainer: Trainer) -> tuple[str, ...]:
     """Return the classes of nodes that a trainer may use."""
-    return classes.usable(turn.pool.classes, trainer.request.wish, trainer.request.partition)
+    return classes.usable(turn.pool.classes, trainer.request.requirements, trainer.request.partition)
 
 
 def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
@@ -140,8 +140,8 @@ def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
     if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
         planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
         names.sort(key=lambda name: planned.get(name, -inf))
-    if any(map(_BESIDE, pool.values())) or any(map(_UNHEARD, pool.values())):
-        names.sort(key=lambda name: not (pool[name].beside or pool[name].unheard))
+    if any(map(_CO_LOCATED, pool.values())) or any(map(_UNHEARD, pool.values())):
+        names.sort(key=lambda name: not (pool[name].co_located or pool[name].unheard))
     return names
 
 
@@ -204,12 +204,12 @@ def build_problem(
         )
         specs.append(spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds))
     usable = nodes
-    shared = {name for name in nodes if turn.pool.nodes[name].beside}
+    shared = {name for name in nodes if turn.pool.nodes[name].co_located}
     if turn.backoff or shared or turn.pool.counted_on:
         held = {node for spec in specs for node in spec.current}
         usable = [name for name in nodes if name in held or not (name in shared or turn.backs_off(name))]
-    told = map(_node, usable) if len(kinds) == 1 else map(_node, usable, map(turn.class_of, usable))
-    return Problem(tuple(told), tuple(specs), turn.settings.decide.t_fwd_s, limits)
+    problem_nodes = map(_node, usable) if len(kinds) == 1 else map(_node, usable, map(turn.class_of, usable))
+    return Problem(tuple(problem_nodes), tuple(specs), turn.settings.decide.t_fwd_s, limits)
 
 
 def _values(
@@ -239,7 +239,7 @@ def _on_classes(
 ) -> TrainerSpec:
     """Return the trainer for a pool of several classes: the classes that it may use, and its curve on each."""
     only = tuple(may_use) if len(may_use) < len(kinds) else None
-    if trainer.request.wish.mix:
+    if trainer.request.requirements.mix:
         return replace(spec, mixes_classes=True, only_classes=only)
     if not trainer.knowledge.by_class:  # all classes are assumed to be as fast
         return replace(spec, only_classes=only)

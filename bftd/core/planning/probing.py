@@ -53,7 +53,7 @@ def sizes(turn: Draft, ruling: Ruling) -> dict[str, int]:
     return {item.id: item.probe_nodes for item in trainers if 0 < item.probe_nodes <= ruling.most[item.id]}
 
 
-def said(turn: Draft) -> dict[str, str]:
+def reasons(turn: Draft) -> dict[str, str]:
     """Return the reason told to trainers that give up nodes for a trial."""
     names = [trainer.name for trainer in turn.trainers.values() if trainer.probe_nodes]
     return dict.fromkeys(turn.trainers, messages.tried(names)) if names else {}

@@ -124,10 +124,10 @@ class TrainersLoss:
         """Return the worth of a number of nodes to a trainer that works on `node`, as the plan weighs them."""
         settings, pool, knowledge, high = self._state.settings, self._state.pool, trainer.knowledge, trainer.sizes.high
         points, one_node = learning.curve(knowledge, high, guess), None
-        wish = trainer.request.wish
-        if len(pool.classes) > 1 and knowledge.by_class and not wish.mix and node in pool.nodes:
+        requirements = trainer.request.requirements
+        if len(pool.classes) > 1 and knowledge.by_class and not requirements.mix and node in pool.nodes:
             kind = pool.nodes[node].node_class
-            names = {*classes.usable(pool.classes, wish, trainer.request.partition), kind}
+            names = {*classes.usable(pool.classes, requirements, trainer.request.partition), kind}
             curves, one_node = learning.curves_on(knowledge, high, names)
             points = curves[kind]
         weighed = trainer.request.weight

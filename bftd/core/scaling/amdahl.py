@@ -65,7 +65,7 @@ def apart(one: int, other: int) -> bool:
     return max(one, other) >= APART * min(one, other)
 
 
-def told(seen: Points) -> bool:
+def is_informative(seen: Points) -> bool:
     """Whether rates were seen at sizes that are far enough apart to tell of a shape."""
     return len(seen) > 1 and apart(seen[0][0], seen[-1][0])
 
@@ -81,8 +81,8 @@ def prior(history: Weights) -> Weights:
 
 def remembered(history: Weights, seen: Sequence[Points]) -> Weights:
     """Return the history with one more trainer, by its rates seen on each class of nodes."""
-    tellers = [points for points in seen if told(points)]
-    if not tellers:
+    informative = [points for points in seen if is_informative(points)]
+    if not informative:
         return history
-    before, found = history or (0.0,) * len(SERIAL), likely(max(tellers, key=len), ())
+    before, found = history or (0.0,) * len(SERIAL), likely(max(informative, key=len), ())
     return tuple((1.0 - 1.0 / REMEMBERED) * old + new for old, new in zip(before, found, strict=True))

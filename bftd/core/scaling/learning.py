@@ -146,8 +146,8 @@ def given(request: Registration, prior: Weights = ()) -> ScalingModel:
 
 def given_again(knowledge: ScalingModel, request: Registration) -> ScalingModel:
     """Return the knowledge once a driver has come back: its new word on the speed counts, measurements stay."""
-    told = replace(knowledge, given=request.curve or knowledge.given)
-    return observe_estimates(told, request.estimates) if request.estimates else told
+    learned = replace(knowledge, given=request.curve or knowledge.given)
+    return observe_estimates(learned, request.estimates) if request.estimates else learned
 
 
 def observe_estimates(knowledge: ScalingModel, estimates: Iterable[CurveEstimate]) -> ScalingModel:
@@ -199,22 +199,22 @@ def _moved(knowledge: ScalingModel, node_class: str) -> ScalingModel:
     return replace(knowledge, seen=seen, node_class=node_class, elsewhere=known)
 
 
-def observe_resize(knowledge: ScalingModel, told: ResizeReport) -> ScalingModel:
+def observe_resize(knowledge: ScalingModel, report: ResizeReport) -> ScalingModel:
     """Add one resize whose stall was measured.
 
     Crashes, starts from nothing and stops are not rescale costs, so they change nothing. If Slurm took nodes there was
     no time to save; but a plan is charged for a resize that saves first, so the time of a save is added.
     """
-    stall_s, nodes = told.stall_s, told.from_nodes
-    if told.kind == "crash" or stall_s is None or min(nodes, told.to_nodes) < 1:
+    stall_s, nodes = report.stall_s, report.from_nodes
+    if report.kind == "crash" or stall_s is None or min(nodes, report.to_nodes) < 1:
         return knowledge
     if not math.isfinite(stall_s) or stall_s < 0:
         return knowledge
-    known = replace(observe_state(knowledge, None, told.state_bytes), last_resize=told)
-    if told.save_s == 0 and known.save_s is not None:
+    known = replace(observe_state(knowledge, None, report.state_bytes), last_resize=report)
+    if report.save_s == 0 and known.save_s is not None:
         stall_s += known.save_s
     stall = (nodes, known.state_bytes, stall_s)
-    if told.to_nodes > nodes:
+    if report.to_nodes > nodes:
         return replace(known, up_stalls=resize_cost.added(known.up_stalls, stall))
     return replace(known, down_stalls=resize_cost.added(known.down_stalls, stall))
 

@@ -58,7 +58,7 @@ class Pace:
     nodes: int = 0
     present: int = 0
 
-    def told(self, step: int, steps_per_s: float, nodes: int) -> Pace:
+    def with_report(self, step: int, steps_per_s: float, nodes: int) -> Pace:
         """Return the pace once a driver has reported its step and, if that is not 0, its rate."""
         if steps_per_s > 0.0 and nodes > 0:
             return Pace(step, steps_per_s, nodes, nodes)

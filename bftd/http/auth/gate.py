@@ -101,18 +101,18 @@ class Authenticator:
         return door
 
     async def _let_in(self, request: web.Request, handler: Handler, units: float) -> web.StreamResponse:
-        caller, said = await self._identify(request)
+        caller, claim = await self._identify(request)
         as_caller(request, caller)
         self.connections.prove(request.transport, request.remote if caller.uid is None else caller.uid)
         response: web.StreamResponse | None = self._over_budget(caller, request, units)
         if response is not None:
             await asyncio.sleep(PUT_OFF_S)
         else:
-            if said is not None and caller.uid is not None:
-                await self._accept(caller.uid, said, request)
+            if claim is not None and caller.uid is not None:
+                await self._accept(caller.uid, claim, request)
             response = await handler(request)
-        if said is not None and caller.uid is not None:
-            return await self._signed(caller.uid, said, response)
+        if claim is not None and caller.uid is not None:
+            return await self._signed(caller.uid, claim, response)
         return response
 
     def _over_budget(self, caller: Caller, request: web.Request, units: float) -> web.Response | None:
@@ -138,8 +138,8 @@ class Authenticator:
             if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):
                 raise NotKnown("wrong or missing token: send Authorization: Bearer <content of [api] token_file>")
             return Caller("", admin=True), None
-        uid, said = await self._opened(request, shown, endpoint(transport.get_extra_info("sockname")))
-        return await self._named(uid), said
+        uid, claim = await self._opened(request, shown, endpoint(transport.get_extra_info("sockname")))
+        return await self._named(uid), claim
 
     async def _opened(self, request: web.Request, shown: str, address: str) -> tuple[int, RequestCredential]:
         if self._munge is None or not shown.startswith(SCHEME):
@@ -158,11 +158,11 @@ class Authenticator:
             self._strangers[stranger] -= 1
             self._strangers += Counter()  # drops entries that are zero
 
-    async def _accept(self, uid: int, said: RequestCredential, request: web.Request) -> None:
+    async def _accept(self, uid: int, claim: RequestCredential, request: web.Request) -> None:
         """Read the body, and accept a request once: its number is remembered only now."""
         assert self._munge is not None
         try:
-            self._munge.accept(uid, said, await read(request))
+            self._munge.accept(uid, claim, await read(request))
         except MungeError as error:
             raise NotKnown(str(error)) from None
         except BodyRefused as error:
@@ -172,13 +172,13 @@ class Authenticator:
         known = self._callers.known(uid)
         return known if known is not None else await self._names.run(lambda: self._callers.look_up(uid))
 
-    async def _signed(self, uid: int, said: RequestCredential, response: web.StreamResponse) -> web.StreamResponse:
+    async def _signed(self, uid: int, claim: RequestCredential, response: web.StreamResponse) -> web.StreamResponse:
         gate = self._munge
         assert gate is not None
         assert isinstance(response, web.Response)
         body = response.body if isinstance(response.body, bytes) else b""
         try:
-            response.headers.update(await self._munges.run(lambda: gate.sign(uid, said, response.status, body)))
+            response.headers.update(await self._munges.run(lambda: gate.sign(uid, claim, response.status, body)))
         except (MungeError, NotKnown) as error:
             log.warning("an answer could not be proved: %s", error)
             return web.json_response({"error": f"the daemon cannot prove its answer: {error}"}, status=503)

@@ -44,26 +44,26 @@ class MungeGate:
         `address` is this end of the connection. Raises MungeError.
         """
         opened = munge.decode(credential, socket=self._socket)
-        said = RequestCredential.of(opened.payload)
-        if not _NONCE.fullmatch(said.nonce):  # it is remembered: a long one would fill the memory
+        claim = RequestCredential.of(opened.payload)
+        if not _NONCE.fullmatch(claim.nonce):  # it is remembered: a long one would fill the memory
             raise MungeError("the credential's number must be 32 hexadecimal digits")
         if opened.ttl_s > TTL_S:
             raise MungeError(f"the credential is good for {opened.ttl_s} s, at most {TTL_S} s are accepted")
-        if said.address != address:
-            raise MungeError(f"the credential is for the daemon at {said.address}, this one is at {address}")
-        if (said.method, said.target) != (method, target):
-            raise MungeError(f"the credential is for {said.method} {said.target}, not for {method} {target}")
-        return opened.uid, said
+        if claim.address != address:
+            raise MungeError(f"the credential is for the daemon at {claim.address}, this one is at {address}")
+        if (claim.method, claim.target) != (method, target):
+            raise MungeError(f"the credential is for {claim.method} {claim.target}, not for {method} {target}")
+        return opened.uid, claim
 
-    def accept(self, uid: int, said: RequestCredential, body: bytes) -> None:
+    def accept(self, uid: int, claim: RequestCredential, body: bytes) -> None:
         """Accept a request once its body has come; raises MungeError if it is another body or the nonce is used."""
-        if said.body != credentials.digest(body):
+        if claim.body != credentials.digest(body):
             raise MungeError("the credential is for another body")
-        if not self._nonces.is_new(uid, said.nonce, self._clock()):
+        if not self._nonces.is_new(uid, claim.nonce, self._clock()):
             raise MungeError("the credential was used before: each is good for one request")
 
-    def sign(self, uid: int, said: RequestCredential, status: int, body: bytes) -> dict[str, str]:
+    def sign(self, uid: int, claim: RequestCredential, status: int, body: bytes) -> dict[str, str]:
         """Return the header that proves an answer to its caller; raises MungeError."""
-        payload = credentials.answer_payload(said.nonce, status, body)
+        payload = credentials.answer_payload(claim.nonce, status, body)
         made = munge.encode(payload, to_uid=uid, ttl_s=TTL_S, socket=self._socket)
         return {credentials.ANSWER_HEADER: credentials.SCHEME + made}

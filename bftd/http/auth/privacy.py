@@ -90,7 +90,8 @@ class Privacy:
             "nodes": [self.node(item) for item in shown["nodes"]],
             # the caller's own as well: all callers without trainers share one answer
             "earmarks": [item | {"job": ""} for item in shown["earmarks"]],
-            "strays": [item for item in shown["strays"] if self.sees(item["user"])],
+            "orphan_jobs": (orphans := [item for item in shown["orphan_jobs"] if self.sees(item["user"])]),
+            "strays": orphans,  # until 0.2
             "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
             "alarms": [item for item in shown["alarms"] if item["kind"] == "overdue"],
             "pauses": [self.data(item) for item in shown["pauses"] if self._concerns(item)],

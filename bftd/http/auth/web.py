@@ -98,9 +98,9 @@ class WebGate:
 
     def _caller(self, request: web.Request) -> Caller | None:
         """Return the caller, None for a stranger."""
-        said = request.headers.get("Authorization", "")
-        if said:
-            return TRUSTED if self._is_token(said.removeprefix("Bearer ").strip()) else None
+        header = request.headers.get("Authorization", "")
+        if header:
+            return TRUSTED if self._is_token(header.removeprefix("Bearer ").strip()) else None
         if self._is_cookie(request.cookies.get(self._cookie, "")):
             return TRUSTED
         return ANYBODY if self._is_local(request) else None

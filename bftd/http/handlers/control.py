@@ -33,9 +33,9 @@ async def pause(request: web.Request) -> web.Response:
     now_s, release = service.now(), fields.flag("release", False)
     pauses = [Pause(kind, name, caller.user, now_s, why, release) for kind, name in chosen]
     asked_back = service.pause(pauses)
-    told = {"text": f"{growth_stops.what(pauses)}: nothing more is lent", "asked_back": asked_back}
+    reply = {"text": f"{growth_stops.what(pauses)}: nothing more is lent", "asked_back": asked_back}
     bound_s = service.state.settings.pool.give_back_bound_s
-    return web.json_response(told | {"within_s": bound_s, "pauses": admin_view.pauses(service.state)})
+    return web.json_response(reply | {"within_s": bound_s, "pauses": admin_view.pauses(service.state)})
 
 
 async def resume(request: web.Request) -> web.Response:
@@ -48,8 +48,8 @@ async def resume(request: web.Request) -> web.Response:
     if not lifted:
         raise RequestRefused(409, _not_paused(service.state, chosen))
     service.resume(caller.user, [item.key for item in lifted])
-    told = f"{growth_stops.what(lifted)}: lent again from the next snapshot on"
-    return web.json_response({"text": told, "pauses": admin_view.pauses(service.state)})
+    text = f"{growth_stops.what(lifted)}: lent again from the next snapshot on"
+    return web.json_response({"text": text, "pauses": admin_view.pauses(service.state)})
 
 
 def _chosen(fields: Fields, where: str) -> _What:

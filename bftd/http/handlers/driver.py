@@ -54,7 +54,7 @@ async def register(request: web.Request) -> web.Response:
         _check_number(service, caller)
     apply(request, Registered(service.now(), asked))
     welcome = service.welcome(asked.id)  # built now: another driver may come meanwhile
-    welcome = replace(welcome, listed=_told(request, welcome.listed))
+    welcome = replace(welcome, listed=_listed(request, welcome.listed))
     return answered(await beside(request, lambda: encoded(welcome.to_json())))
 
 
@@ -102,13 +102,13 @@ async def _poll(request: web.Request) -> web.Response:
     if service.stopping:
         raise RequestRefused(503, "the daemon is stopping: ask again")
     apply(request, Heard(service.now(), trainer.id))
-    listed = _told(request, service.leases(trainer.id))
+    listed = _listed(request, service.leases(trainer.id))
     if len(listed.leases) <= _FEW:
         return answered(encoded(listed.to_json()))
     return answered(await beside(request, lambda: encoded(listed.to_json())))
 
 
-def _told(request: web.Request, listed: Leases) -> Leases:
+def _listed(request: web.Request, listed: Leases) -> Leases:
     """Return the leases with reasons that do not name others' jobs and trainers, if the user may not know them."""
     service = request.app[SERVICE]
     privacy = Privacy(caller_of(request), service.state, service.private)
@@ -123,10 +123,10 @@ async def report(request: web.Request) -> web.Response:
     service, trainer = own_trainer(request)
     epoch, items = reports_of(await body_of(request))
     reports: list[Report] = []
-    told = Slices(items, lambda: turn(request))
-    while some := told.take():
+    slices = Slices(items, lambda: turn(request))
+    while some := slices.take():
         reports += map(report_from_json, some)
-        await told.rest()
+        await slices.rest()
     taken = request.app[NOTES].taken(trainer.id, reports, asyncio.get_running_loop().time())
     left = Slices(taken, lambda: turn(request))
     while True:
@@ -143,11 +143,11 @@ async def report(request: web.Request) -> web.Response:
 async def finish(request: web.Request) -> web.Response:
     """End a trainer."""
     service, trainer = own_trainer(request)
-    told = Finish.from_json(await body_of(request))
-    if told.epoch == trainer.epoch and not trainer.active:
+    report = Finish.from_json(await body_of(request))
+    if report.epoch == trainer.epoch and not trainer.active:
         return web.json_response({})  # the answer to an earlier try was lost
-    _check_epoch(trainer, told.epoch)
-    apply(request, Finished(service.now(), trainer.id, told.exit_code, told.reason, told.summary))
+    _check_epoch(trainer, report.epoch)
+    apply(request, Finished(service.now(), trainer.id, report.exit_code, report.reason, report.summary))
     return web.json_response({})
 
 

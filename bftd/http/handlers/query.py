@@ -42,14 +42,14 @@ async def explain_node(request: web.Request) -> web.Response:
         gone = {lease["trainer"] for lease in leases} - state.trainers.keys()
         known = queries.registered(ledger, gone)
         known |= {id_: {"name": item.name, "user": item.user} for id_, item in state.trainers.items()}
-        told = queries.said_of(ledger, name, leases, limit)
+        decisions = queries.decisions_about(ledger, name, leases, limit)
         if privacy.hides:
-            told = [privacy.data(item) for item in told if privacy.sees_trainer(item["trainer"])]
+            decisions = [privacy.data(item) for item in decisions if privacy.sees_trainer(item["trainer"])]
         return encoded(
             {
                 "node": None if shown is None else _nameless_node(privacy, shown),
                 "leases": [_lease(privacy, known.get(lease["trainer"], {}), lease) for lease in leases],
-                "decisions": told,
+                "decisions": decisions,
             }
         )
 
@@ -103,15 +103,15 @@ def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:
     if not privacy.hides:
         return old_names.node(node)
     own = node["trainer"] is not None and node["trainer"] != NAMELESS
-    hidden = {"beside": "", "pilot": node["pilot"] if own else None, "left_out_for": ""}
+    hidden = {"co_located": "", "beside": "", "pilot": node["pilot"] if own else None, "left_out_for": ""}
     earmark = None if node["earmark"] is None else node["earmark"] | {"job": ""}
     return old_names.node(node | hidden | {"earmark": earmark})
 
 
 def _lease(privacy: Privacy, known: Mapping[str, Any], lease: dict[str, Any]) -> dict[str, Any]:
     """Return one lease with its user and trainer; of others' leases only the times if Slurm keeps jobs private."""
-    told = {name: value for name, value in lease.items() if name != "rows"}
+    fields = {name: value for name, value in lease.items() if name != "rows"}
     if privacy.sees(known.get("user")):
         whose = {"name": known.get("name"), "user": known.get("user")}
-        return told | whose | {key: privacy.text(told[key]) for key in ("why", "why_revoked")}
-    return told | {"lease": None, "trainer": NAMELESS, "name": NAMELESS, "user": "", "why": "", "why_revoked": ""}
+        return fields | whose | {key: privacy.text(fields[key]) for key in ("why", "why_revoked")}
+    return fields | {"lease": None, "trainer": NAMELESS, "name": NAMELESS, "user": "", "why": "", "why_revoked": ""}

@@ -45,9 +45,9 @@ async def explain(request: web.Request) -> web.Response:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None
         if not privacy.sees(user):
             return None  # as if it did not exist
-        told = [privacy.data(decision) for decision in ledger.decisions(id_, limit)]
+        decisions = [privacy.data(decision) for decision in ledger.decisions(id_, limit)]
         node = id_ in service.state.pool.nodes  # the word may name both
-        return encoded({"trainer": shown, "decisions": told, "is_node": node}) if told or shown else None
+        return encoded({"trainer": shown, "decisions": decisions, "is_node": node}) if decisions or shown else None
 
     answer = await request.app[HISTORY].look_up(request, look_up)
     if answer is None:

@@ -24,5 +24,5 @@ async def usage(request: web.Request) -> web.Response:
     until_s = number_of(request, "until", service.now(), _LATEST_S)
     asked = kept.UsageRequest(since_s, until_s, by, None if caller.admin else caller.user)
     # in a thread with a connection of its own: reading months takes longer than the loop may wait
-    told = await beside(request, lambda: kept.read(service.ledger.path, asked))
-    return web.json_response(told)
+    usage_rows = await beside(request, lambda: kept.read(service.ledger.path, asked))
+    return web.json_response(usage_rows)

@@ -79,7 +79,7 @@ def read(reader: LedgerReader, asked: HistoryRequest) -> dict[str, Any]:
     with reader.opened() as db:
         points = db.execute(_POINTS, values).fetchall()
         found = db.execute(_TRAINERS, values).fetchall() if asked.trainers else []
-        starts = {at_s: told for at_s, *told in db.execute(_STARTS, values | {"after": after})}
+        starts = {at_s: values_at for at_s, *values_at in db.execute(_STARTS, values | {"after": after})}
         named = db.execute("SELECT key, id, name, user FROM history_trainers").fetchall() if found else []
     if len(found) > TRAINERS_MOST:
         raise TooMuch(f"these are more than {TRAINERS_MOST} points of trainers: ask for a larger step, or trainers=0")

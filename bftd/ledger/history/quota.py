@@ -18,7 +18,7 @@ class HistoryQuota:
 
     def __init__(self) -> None:
         self._left: dict[str, tuple[float, float]] = {}  # user -> bytes at a time
-        self._told: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
     def spend(self, user: str, written: int, now_s: float) -> None:
         """Note that so many bytes about a user's trainers were written."""
@@ -29,8 +29,8 @@ class HistoryQuota:
         """Whether a user has used up their share; that is logged once a day."""
         if self._filled(user, now_s) > 0:
             return False
-        if now_s - self._told.get(user, -_DAY_S) >= _DAY_S:
-            self._told[user] = now_s
+        if now_s - self._logged_s.get(user, -_DAY_S) >= _DAY_S:
+            self._logged_s[user] = now_s
             log.warning(
                 "the drivers of %s have told more than the ledger keeps of a user a day: the rest is lost", user
             )
@@ -39,7 +39,7 @@ class HistoryQuota:
     def move(self, by_s: float) -> None:
         """Move all times by `by_s`: the clock was set."""
         self._left = {user: (left, at_s + by_s) for user, (left, at_s) in self._left.items()}
-        self._told = {user: at_s + by_s for user, at_s in self._told.items()}
+        self._logged_s = {user: at_s + by_s for user, at_s in self._logged_s.items()}
 
     def _filled(self, user: str, now_s: float) -> float:
         left, at_s = self._left.get(user, (float(BYTES_A_DAY), now_s))

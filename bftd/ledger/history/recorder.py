@@ -54,7 +54,7 @@ class HistoryRecorder:
         self._usage = codec.decode(NodeUsage, kept) if kept else state.usage
         self._owed: list[PoolRecord] = []
         self._named: dict[str, TrainerIdentity] = {}
-        self._told: dict[str, tuple[Any, int]] = {}
+        self._written: dict[str, tuple[Any, int]] = {}
         self._tend_s = float("-inf")
         self._failed = False
         self._wanted: tuple[int, Aims] | None = None
@@ -128,12 +128,12 @@ class HistoryRecorder:
 
     def _name(self, trainer: Trainer, at_s: int) -> None:
         """Have a new trainer written to the ledger, and from time to time what has been learned about it since."""
-        known, told_s = self._told.get(trainer.id, (None, None))
-        old = told_s is None or not 0 <= at_s - told_s < CURVE_EVERY_S
+        known, written_s = self._written.get(trainer.id, (None, None))
+        old = written_s is None or not 0 <= at_s - written_s < CURVE_EVERY_S
         if (old or not trainer.active) and known is not trainer.knowledge:
             curve = rolling.curve_of(trainer)
             self._named[trainer.id] = TrainerIdentity(trainer.id, trainer.name, trainer.user, curve)
-            self._told[trainer.id] = (trainer.knowledge, at_s)
+            self._written[trainer.id] = (trainer.knowledge, at_s)
 
     def _owe(self, record: PoolRecord) -> None:
         if len(self._owed) >= OWED_MOST:
@@ -152,7 +152,7 @@ class HistoryRecorder:
         except LedgerError:  # the next step that is written reports it
             return
         self._owed, self._named = [], {}
-        self._told = {id_: told for id_, told in self._told.items() if id_ in state.trainers}
+        self._written = {id_: known for id_, known in self._written.items() if id_ in state.trainers}
         self._refresh(state)
 
     def _refresh(self, state: State) -> None:

@@ -78,9 +78,9 @@ def run(command: str, message: bytes, stop: threading.Event, limit_s: float = LI
         return f"{name} had not ended after {limit_s:.0f} s and was killed"
     if process.returncode == 0:
         return ""
-    said = output.decode(errors="replace").strip().splitlines()
+    lines = output.decode(errors="replace").strip().splitlines()
     how = f"exit code {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
-    return f"{name} ended with {how}" + (f": {printable(said[-1])}" if said else "")
+    return f"{name} ended with {how}" + (f": {printable(lines[-1])}" if lines else "")
 
 
 def _watched(process: subprocess.Popen[bytes], stop: threading.Event, limit_s: float) -> tuple[bool, bytes]:

@@ -70,8 +70,8 @@ class AlertNotifier:
         self._ringing.hear(now_s, problems(self._shown(now_s)))
         if self._running is None and self._ringing.due(now_s, settings.every_s):
             place = {"host": socket.gethostname(), "cluster": self._cluster(), "partition": self._service.partition}
-            told = self._ringing.send(now_s)
-            message = {"format": told.pop("format"), **place, **told}
+            news = self._ringing.send(now_s)
+            message = {"format": news.pop("format"), **place, **news}
             self._running = self._thread.submit(
                 hook.run, self._command, json.dumps(message).encode() + b"\n", self._stop
             )
@@ -124,7 +124,7 @@ class AlertNotifier:
             "snapshot_age_s": now_s - state.pool.time_s if state.pool.seen else None,
             "hold": state.pool.hold,
             "nodes": [{"why": node.why} for node in state.pool.nodes.values() if "quarantine" in node.why],
-            "strays": status.strays(state),
+            "orphan_jobs": status.orphan_jobs(state),
             **admin_view.shown(state, now_s),
             **self._service.condition(),
         }

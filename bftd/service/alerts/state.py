@@ -30,9 +30,9 @@ class Spell:
 
     def to_json(self) -> dict[str, Any]:
         """Return the spell as a message has it."""
-        told: dict[str, Any] = {"level": self.problem.level, "kind": self.problem.kind, "name": self.problem.name}
-        told |= {"text": self.problem.text, "since_s": self.since_s}
-        return told if self.ended_s is None else told | {"ended_s": self.ended_s}
+        fields: dict[str, Any] = {"level": self.problem.level, "kind": self.problem.kind, "name": self.problem.name}
+        fields |= {"text": self.problem.text, "since_s": self.since_s}
+        return fields if self.ended_s is None else fields | {"ended_s": self.ended_s}
 
 
 @dataclass
@@ -134,13 +134,13 @@ def _text(level: Level, lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> str
     """Return everything in one line, for a mail's subject or a chat."""
     parts = []
     for name, what in (("begun", "begun"), ("ended", "over"), ("still", "still")):
-        texts = [_said(item) for item in _worst_first(list(map(dict, lists[name])))]
+        texts = [_line(item) for item in _worst_first(list(map(dict, lists[name])))]
         more = [f"{len(texts) - 3} more"] if len(texts) > 3 else []
         if texts:
             parts.append(f"{what}: {'; '.join(texts[:3] + more)}")
     return f"{level}: {' / '.join(parts)}"
 
 
-def _said(item: Mapping[str, Any]) -> str:
+def _line(item: Mapping[str, Any]) -> str:
     times = item.get("times", 1)
     return f"{item['text']} ({times} times)" if times > 1 else str(item["text"])

@@ -143,7 +143,7 @@ class Counters(Meters):
         self._cancelled = self._counter("cancelled_jobs", "Orders to Slurm to cancel a job.", "whose")
         for change in LEASE_CHANGES:
             self._leases.labels(change)
-        for whose in ("trainer", "stray"):
+        for whose in ("trainer", "stray"):  # stray: an orphan job, until 0.2
             self._cancelled.labels(whose)
 
     def _make_trainers(self) -> None:

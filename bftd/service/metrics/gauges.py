@@ -57,8 +57,8 @@ def _daemon(figures: Figures, version: str, snapshot_age_s: float) -> Iterator[M
     blocked = blocks(figures)
     allowed = float(not any(blocked.values()))
     yield _one("growth_allowed", "1 where trainers may grow, 0 where something keeps all of them from it.", allowed)
-    told = {(name,): float(is_so) for name, is_so in blocked.items()}
-    yield _gauge("growth_blocked", "1 for each reason that keeps all trainers from growing, else 0.", told, "reason")
+    values = {(name,): float(is_so) for name, is_so in blocked.items()}
+    yield _gauge("growth_blocked", "1 for each reason that keeps all trainers from growing, else 0.", values, "reason")
 
 
 def blocks(figures: Figures) -> dict[str, bool]:
@@ -73,7 +73,7 @@ def blocks(figures: Figures) -> dict[str, bool]:
     found["partition"] = bool(pool.refused)
     found["other_daemon"] = held and foreign and not pool.refused and not figures.failure
     found["paused"] = paused
-    found["hours"] = bool(growth_stops.hours_say(settings, now_s))
+    found["hours"] = bool(growth_stops.hours_text(settings, now_s))
     found["promise"] = bool(delay_budget.spent(state.delays, settings, now_s))
     found["unseen"] = not pool.seen
     found["stale"] = pool.seen and now_s - pool.time_s > settings.pool.stale_after_s
@@ -86,14 +86,15 @@ def _pool(state: State) -> Iterator[Metric]:
     names = class_labels(state)
     seen = state.pool.nodes
     counts = Counter((kind, names.get(seen[name].node_class, OTHERS)) for name, kind in kinds(state).items())
-    told = {(kind, name): float(counts[kind, name]) for name in _distinct(names) for kind in NODE_STATES}
-    yield _gauge("nodes", "Nodes of the harvested partitions by what they do.", told, "state", "node_class")
+    values = {(kind, name): float(counts[kind, name]) for name in _distinct(names) for kind in NODE_STATES}
+    yield _gauge("nodes", "Nodes of the harvested partitions by what they do.", values, "state", "node_class")
     yield _one("quarantined_nodes", "Nodes left alone because workers failed on them.", len(state.quarantined))
     backing = sum(item.until_s > state.time_s for item in state.backoff.values())
     yield _one("backing_off_nodes", "Nodes left alone for a moment because Slurm refused pilots there.", backing)
     yield from _renamed(_one, "earmarks", "rooms", "Jobs for which nodes are earmarked.", len(state.pool.earmarks))
-    orphan_jobs = [stray for stray in state.strays.values() if stray.named]
-    yield _one("stray_jobs", "Jobs of the harvested partitions that no lease stands behind.", len(orphan_jobs))
+    orphan_jobs = sum(orphan.named for orphan in state.orphan_jobs.values())
+    yield _one("orphan_jobs", "Jobs of the harvested partitions that no lease stands behind.", orphan_jobs)
+    yield _one("stray_jobs", "Name of bftd_orphan_jobs until 0.2.", orphan_jobs)
 
 
 def class_labels(state: State) -> dict[str, str]:
@@ -112,8 +113,8 @@ def _leases(state: State, now_s: float) -> Iterator[Metric]:
     for lease in state.leases.values():
         name = backends.get(lease.trainer, "")
         counts[name if name in BACKENDS else "other", _lease_state(lease)] += 1
-    told = {(name, kind): float(counts[name, kind]) for name in (*BACKENDS, "other") for kind in LEASE_STATES}
-    yield _gauge("leases", "Leases by back-end of their trainer and by how far they are.", told, "backend", "state")
+    values = {(name, kind): float(counts[name, kind]) for name in (*BACKENDS, "other") for kind in LEASE_STATES}
+    yield _gauge("leases", "Leases by back-end of their trainer and by how far they are.", values, "backend", "state")
     asked_s = [now_s - lease.asked_back_s for lease in state.leases.values() if lease.asked_back_s is not None]
     oldest_s = max(0.0, max(asked_s, default=0.0))
     yield _one("give_back_oldest_seconds", "Seconds since the oldest node was asked back that is still held.", oldest_s)
@@ -129,8 +130,8 @@ def _lease_state(lease: Lease) -> str:
 
 def _trainers(state: State, now_s: float) -> Iterator[Metric]:
     kinds = Counter(trainer.state for trainer in state.trainers.values())
-    told = {(kind,): float(kinds[kind]) for kind in get_args(TrainerState)}
-    yield _gauge("trainers", "Trainers that are known, by state.", told, "state")
+    values = {(kind,): float(kinds[kind]) for kind in get_args(TrainerState)}
+    yield _gauge("trainers", "Trainers that are known, by state.", values, "state")
     live = Counter(lease.trainer for lease in state.leases.values() if lease.live)
     observed = sum(lease.observed for lease in state.leases.values())
     working = sum(lease.phase == "working" for lease in state.leases.values())
@@ -212,8 +213,8 @@ def _windows(figures: Figures) -> Iterator[Metric]:
 def _steering(figures: Figures) -> Iterator[Metric]:
     state = figures.state
     kinds = Counter(pause.kind for pause in state.pauses.values())
-    told = {(kind,): float(kinds[kind]) for kind in get_args(PauseKind)}
-    yield _gauge("pauses", "Pauses of administrators in force, by what is paused.", told, "kind")
+    values = {(kind,): float(kinds[kind]) for kind in get_args(PauseKind)}
+    yield _gauge("pauses", "Pauses of administrators in force, by what is paused.", values, "kind")
     alarms = Counter(_alarm(name) for name in state.alarms)
     alarms["overdue"] += sum(lease.alarmed for lease in state.leases.values())
     if failed := state.failed_solvers.get(state.settings.decide.solver):

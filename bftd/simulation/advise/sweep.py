@@ -109,8 +109,8 @@ def sweep(
     pairs = itertools.product(sorted(set(pj_maxes)), sorted(set(t_fwds_s)))
     settings = [replace(options, pj_max=pj_max, t_fwd_s=t_fwd_s, endless=True, hours=None) for pj_max, t_fwd_s in pairs]
 
-    def work(index: int, tell: Progress) -> SweepPoint:
-        return _point(replay.run(trace, counted, settings[index], progress=tell), trace, counted, settings[index])
+    def work(index: int, report: Progress) -> SweepPoint:
+        return _point(replay.run(trace, counted, settings[index], progress=report), trace, counted, settings[index])
 
     # Settings with many trainers take longest, so they begin first: no core waits for the last of them.
     order = range(len(settings))[::-1]

@@ -19,7 +19,7 @@ R = TypeVar("R")
 Progress = Callable[[float], None]
 
 # The interval between progress reports, in seconds.
-_TOLD_EVERY_S = 0.2
+_PROGRESS_EVERY_S = 0.2
 
 # Set in a worker, before its first call.
 _work: Callable[[int, Progress], Any]
@@ -57,7 +57,7 @@ def _forked(work: Callable[[int, Progress], R], order: Sequence[int], jobs: int,
             calls = {executor.submit(_call, index): index for index in order}
         waiting = set(calls)
         while waiting:
-            done, waiting = wait(waiting, _TOLD_EVERY_S, FIRST_COMPLETED)
+            done, waiting = wait(waiting, _PROGRESS_EVERY_S, FIRST_COMPLETED)
             for call in done:
                 call.result()
                 parts[calls[call]] = 1.0

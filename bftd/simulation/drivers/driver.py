@@ -125,9 +125,9 @@ class SimulatedDriver:
 
     def leave(self, node: str, now_s: float) -> LeaseReport:
         """End the pilot on a node, and report it."""
-        told = self.report(node, "ended", now_s)
+        report = self.report(node, "ended", now_s)
         del self.leases[node]
-        return told
+        return report
 
     def grow(self, nodes: Sequence[str], now_s: float) -> None:
         """Train on more nodes as soon as they are warm."""
@@ -256,8 +256,8 @@ class Drivers:
                     del self.pilots[self.terms.pilot(lease.id)]
                     self._leaving[lease.trainer].append(lease.node)
                 else:  # its driver is gone, or never placed this pilot
-                    told = LeaseReport(now_s, lease.id, "ended", self.terms.pilot(lease.id))
-                    reports[lease.trainer].append(told)
+                    report = LeaseReport(now_s, lease.id, "ended", self.terms.pilot(lease.id))
+                    reports[lease.trainer].append(report)
             elif lease.job_id is None and driver is not None:
                 self.hold(driver, lease)
                 reports[lease.trainer].append(driver.report(lease.node, placed, now_s))

@@ -87,14 +87,14 @@ class Effect:
             return f"the effect of {what} is not known: {self.why_not}"
         over = f"over the last {self.hours:.3g} h"
         if self.sure and self.low is not None and self.high is not None:
-            said = f"{what} would have recovered {self.gain:+.1%} {over}"
+            outcome = f"{what} would have recovered {self.gain:+.1%} {over}"
             how = f"{self.low:+.1%} to {self.high:+.1%} with {CONFIDENCE:.0%} confidence; "
         else:
-            said = f"{what} would have made no difference that can be told {over}"
+            outcome = f"{what} would have made no difference that can be told {over}"
             how = f"{self.gain:+.1%}; " if abs(self.gain) >= ALIKE else ""
         u = "" if self.u_before is None or self.u_after is None else f"U {self.u_before:.1%} -> {self.u_after:.1%}; "
         counts = f"{counted(self.trainers, 'trainer')}, {counted(self.changes, 'change')} of the pool"
-        return f"{said} ({how}{u}{counts}; replayed in {self.wall_s:.0f} s)"
+        return f"{outcome} ({how}{u}{counts}; replayed in {self.wall_s:.0f} s)"
 
 
 def compared(

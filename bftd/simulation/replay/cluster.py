@@ -71,7 +71,7 @@ class SimulatedCluster:
         self._version += 1
         self._nodes = dict(zip(self._names, map(self._seen.__getitem__, self._names), strict=True))
 
-    def tell(self, events: Sequence[Event]) -> None:
+    def apply(self, events: Sequence[Event]) -> None:
         """Report events to the core without a view of the pool, so that nothing is decided."""
         self.state, _ = fold(self.state, events, self._planner, explain=False)
 
@@ -112,7 +112,7 @@ class SimulatedCluster:
                 changed.append(action.lease)
         reports = self.drivers.obey(changed, now_s)
         left = any(not lease.live for lease in changed)
-        return [Reported(now_s, trainer, tuple(told)) for trainer, told in reports.items()], left
+        return [Reported(now_s, trainer, tuple(of_trainer)) for trainer, of_trainer in reports.items()], left
 
     def _to_settle(self) -> bool:
         """Whether nodes are planned for a trainer that could not have them yet."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Events closer than this count as simultaneous: completion times are results of divisions.
 _INSTANT_S = 1e-6
 # Events between two progress reports: on a large cluster each event takes some milliseconds.
-_TOLD_EVERY = 20
+_PROGRESS_EVERY = 20
 
 
 def run(
@@ -131,7 +131,7 @@ class Replay:
                 now_s, change = max(now_s, due.time_s), next(changes, None)
             self._instant(now_s, due)
             heard += 1
-            if progress is not None and heard % _TOLD_EVERY == 0:
+            if progress is not None and heard % _PROGRESS_EVERY == 0:
                 progress(now_s / end_s)
             now_s = self._next(change.time_s if change is not None else inf, now_s)
         self._close(end_s)
@@ -149,7 +149,7 @@ class Replay:
     def _instant(self, now_s: float, change: Change | None) -> None:
         """Handle all events at `now_s`."""
         if self.terms.warm_up_s and (warm := self.drivers.warm(now_s)):
-            self.cluster.tell(warm)
+            self.cluster.apply(warm)
         # A trainer done at this very moment loses nothing by the change; the reference checks only after the loss.
         events = self._complete(now_s) if self.mends.completion_events else []
         if change is not None:
@@ -179,11 +179,11 @@ class Replay:
 
     def _lose(self, now_s: float, nodes: Sequence[str]) -> list[Event]:
         """Take the nodes that left the pool from the trainers, and count each trainer that lost some once."""
-        told = self.drivers.lose(nodes, now_s)
-        if told:
+        reports = self.drivers.lose(nodes, now_s)
+        if reports:
             self.account.preempted_s.append(now_s)
-            self.account.preemptions += len(told)
-        return told
+            self.account.preemptions += len(reports)
+        return reports
 
     def _complete(self, now_s: float) -> list[Event]:
         """Remove the trainers that are done."""

@@ -69,10 +69,10 @@ def gather(
     for place, named in enumerate(swept):
         begun = len(_POLICIES) * len(traces) + sweep.TRIED * place
 
-        def tell(part: float, begun: int = begun) -> None:
+        def report(part: float, begun: int = begun) -> None:
             progress((begun + sweep.TRIED * part) / whole)
 
-        points, expected = sweep.tried(_cut(named.trace, options), trainers, options, jobs, tell)
+        points, expected = sweep.tried(_cut(named.trace, options), trainers, options, jobs, report)
         key = _key(named.trace, trainers, options)
         cases[key] = replace(cases[key], points=points, expected=expected)
     return list(cases.values())
@@ -89,9 +89,9 @@ def _replayed(
 
     wanted = [(named.trace, replace(options, policy=policy)) for named in traces for policy in _POLICIES]
 
-    def work(index: int, tell: Progress) -> Replayed:
+    def work(index: int, report: Progress) -> Replayed:
         trace, asked = wanted[index]
-        return Replayed(run(trace, trainers, asked, progress=tell).to_json(series=True))
+        return Replayed(run(trace, trainers, asked, progress=report).to_json(series=True))
 
     found = each(work, range(len(wanted)), jobs or len(os.sched_getaffinity(0)), progress)
     return [found[first : first + len(_POLICIES)] for first in range(0, len(found), len(_POLICIES))]

@@ -63,14 +63,16 @@ def _summary(case: Case) -> list[Content]:
     notes = [tag("p", note, class_="subtle") for note in case.notes]
     main = case.main
     if main is None:
-        told = _told_expected(case) or "No replay of bftd's own policy was given, so there is nothing to tell of it."
-        return [tag("p", told, class_="lead"), *_cards(case), *notes]
+        sentence = (
+            _expected_text(case) or "No replay of bftd's own policy was given, so there is nothing to tell of it."
+        )
+        return [tag("p", sentence, class_="lead"), *_cards(case), *notes]
     nodes = int(main.data["run"]["inputs"]["trace"]["nodes"])
     idle = decimal(float(main.data["eq_nodes"]))
     start = f"For {duration(main.duration_s)}, {idle} of {nodes:,} nodes stood idle on average. bftd would have "
     lead = tag("p", start, *_gain(case, main), class_="lead")
-    told = _told_expected(case)
-    return [lead, *_cards(case), *([tag("p", told)] if told else []), *notes]
+    sentence = _expected_text(case)
+    return [lead, *_cards(case), *([tag("p", sentence)] if sentence else []), *notes]
 
 
 def _gain(case: Case, main: Replayed) -> list[Content]:
@@ -103,20 +105,20 @@ def _cards(case: Case) -> list[Content]:
     return [tag("dl", *made, class_="cards")]
 
 
-def _told_expected(case: Case) -> str:
+def _expected_text(case: Case) -> str:
     """Return the range of the weekly figure in one sentence, or "" if there is nothing to add."""
-    told = case.expected
-    if told is None:
+    expected = case.expected
+    if expected is None:
         return ""
-    setting = f"t_fwd {told.t_fwd_s:g} s and pj_max {told.pj_max}"
-    weekly = f"{told.node_hours_per_week:,.0f} node-hours recovered a week"
+    setting = f"t_fwd {expected.t_fwd_s:g} s and pj_max {expected.pj_max}"
+    weekly = f"{expected.node_hours_per_week:,.0f} node-hours recovered a week"
     start = (
         f"bft advise recommends {setting}, and expects {weekly}" if case.recommended else f"With {setting}, {weekly}"
     )
-    if told.low is None or told.high is None or told.confidence is None:
+    if expected.low is None or expected.high is None or expected.confidence is None:
         return f"{start}; the trace is too short to tell how much weeks differ." if case.recommended else ""
     return (
-        f"{start}: {told.low:,.0f} to {told.high:,.0f} with {percent(told.confidence)} confidence, "
+        f"{start}: {expected.low:,.0f} to {expected.high:,.0f} with {percent(expected.confidence)} confidence, "
         "judging by how much the days of the trace differ."
     )
 
@@ -185,7 +187,7 @@ def _made(cases: Sequence[Case], provenance: Provenance) -> Element:
 
 def _settings(cases: Sequence[Case]) -> list[str]:
     """Return the arguments of the main replays that are not in the table, each set once."""
-    said = []
+    settings = []
     for case in cases:
         if case.main is not None:
             arguments = case.main.arguments
@@ -195,5 +197,5 @@ def _settings(cases: Sequence[Case]) -> list[str]:
                 if value is not None and not isinstance(value, dict)
             ]
             mends = arguments.get("mends") or {}
-            said.append(", ".join([*flat, *(f"{key} {value}" for key, value in mends.items())]))
-    return list(dict.fromkeys(shown(text) for text in said)) or ["those of the stored results"]
+            settings.append(", ".join([*flat, *(f"{key} {value}" for key, value in mends.items())]))
+    return list(dict.fromkeys(shown(text) for text in settings)) or ["those of the stored results"]

@@ -18,7 +18,7 @@ _LEAST_BIN_S = 10.0
 
 def pool_of(trace: Trace) -> IdleNodes:
     """Summarise a trace; raise TraceError for one without rows."""
-    from bftd.simulation.trace.accounting.notes import told
+    from bftd.simulation.trace.accounting.notes import notes
     from bftd.simulation.trace.stats import fragments, stats
 
     found = stats(trace)
@@ -36,7 +36,7 @@ def pool_of(trace: Trace) -> IdleNodes:
         events_per_h=found.events_per_h,
         lengths_s=np.sort(lengths_s),
         cut=int(cut.sum()),
-        notes=tuple(told(trace.notes)),
+        notes=tuple(notes(trace.notes)),
     )
 
 

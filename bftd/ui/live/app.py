@@ -33,7 +33,7 @@ from bftd.ui.live.table import COLUMNS, TrainerTable, keys
 
 # Sizes from which on more is shown.
 _WIDE, _TALL, _SHORT = 140, 40, 19
-_SAID_S = 12.0
+_MESSAGE_S = 12.0
 _ENDED_BY = (signal.SIGTERM, signal.SIGHUP)
 _HELP = """\
 arrows, PgUp, PgDn   choose a trainer
@@ -105,7 +105,7 @@ class Top(App[None]):
         self._glyphs = glyphs
         self._memory = Memory()
         self._watcher = Poller(client, self._hear, every_s)
-        self._said = 0
+        self._message_number = 0
         self._drawn: dict[str, Text] = {}
         self._status: Status | None = None
         self._problem = ""
@@ -212,8 +212,8 @@ class Top(App[None]):
             self._text("#facts", Text(""))
             self._text("#curve", Text(""))
             return
-        told = self._explained.trainer if self._explained is not None else None
-        known = told.curve if told is not None and told.id == trainer.id else None
+        explained = self._explained.trainer if self._explained is not None else None
+        known = explained.curve if explained is not None and explained.id == trainer.id else None
         facts, picture = self._home("#facts"), self._home("#curve")
         sizes = self._memory.sizes(trainer.id)
         now_s = self._status.time_s
@@ -276,7 +276,9 @@ class Top(App[None]):
         order = (None, *COLUMNS)
         table.sorted_by = order[(order.index(table.sorted_by) + 1) % len(order)]
         self._draw()
-        self._say("in the order of arrival" if table.sorted_by is None else f"sorted by {table.sorted_by.title}")
+        self._show_message(
+            "in the order of arrival" if table.sorted_by is None else f"sorted by {table.sorted_by.title}"
+        )
 
     def action_reverse(self) -> None:
         """Reverse the order."""
@@ -313,29 +315,29 @@ class Top(App[None]):
         """Show why the trainer under the cursor grew, stayed or shrank."""
         trainer = self._selected()
         if trainer is None or not trainer.id:
-            self._say("choose a trainer first" if trainer is None else "Slurm keeps others' jobs private here")
+            self._show_message("choose a trainer first" if trainer is None else "Slurm keeps others' jobs private here")
             return
         page = TextDialog(f"{trainer.name} ({trainer.id})", Text("asking the daemon"))
         self._reading = (trainer.id, page)
         self.push_screen(page, lambda _: self._close())
-        told = self._explained
-        if told is not None and told.trainer is not None and told.trainer.id == trainer.id:
-            self._read_on(told)
+        explained = self._explained
+        if explained is not None and explained.trainer is not None and explained.trainer.id == trainer.id:
+            self._read_on(explained)
         self._watcher.hurry()
 
     def _close(self) -> None:
         self._reading = None
 
-    def _read_on(self, told: Explanation) -> None:
+    def _read_on(self, explanation: Explanation) -> None:
         """Keep the open page on a trainer up to date."""
-        if self._reading is None or told.trainer is None or told.trainer.id != self._reading[0]:
+        if self._reading is None or explanation.trainer is None or explanation.trainer.id != self._reading[0]:
             return
-        text = panels.told(told.decisions)
-        known, costs = told.trainer.curve, told.trainer.resize_costs
+        text = panels.decisions_text(explanation.decisions)
+        known, costs = explanation.trainer.curve, explanation.trainer.resize_costs
         for more in (known.text if known else "", costs.text if costs else ""):
             if more:
                 text.append(f"\n{printable(more)}", "italic")
-        self._reading[1].tell(text)
+        self._reading[1].show_text(text)
 
     def action_nodes(self) -> None:
         """Show all nodes."""
@@ -347,8 +349,8 @@ class Top(App[None]):
         self.push_screen(page)
 
         def ask() -> Done:
-            told = commands.node(self._client, name)
-            return Done("", then=lambda: page.tell(told))
+            text = commands.node(self._client, name)
+            return Done("", then=lambda: page.show_text(text))
 
         self._beside(ask)
 
@@ -392,20 +394,20 @@ class Top(App[None]):
         if message.then is not None:
             message.then()
         if message.text:
-            self._say(message.text, message.wrong)
+            self._show_message(message.text, message.wrong)
         self._watcher.hurry()
 
-    def _say(self, text: str, wrong: bool = False) -> None:
+    def _show_message(self, text: str, wrong: bool = False) -> None:
         """Show a line for some seconds."""
-        said = Text(printable(text), style="bold #ff7b5a" if wrong else "bold")
-        self._text("#said", said)
+        line = Text(printable(text), style="bold #ff7b5a" if wrong else "bold")
+        self._text("#said", line)
         self._home("#said").remove_class("empty")
-        self._said += 1
-        mine = self._said
-        self.set_timer(_SAID_S, lambda: self._hush(mine))
+        self._message_number += 1
+        mine = self._message_number
+        self.set_timer(_MESSAGE_S, lambda: self._hush(mine))
 
     def _hush(self, which: int) -> None:
-        if which == self._said and self.screen_stack:
+        if which == self._message_number and self.screen_stack:
             self._home("#said").add_class("empty")
 
 

@@ -44,11 +44,11 @@ def tune(client: Client, changed: Mapping[str, Any]) -> str:
 def node(client: Client, name: str) -> Text:
     """Return why a node is or is not lent, and the decisions about it."""
     try:
-        told = client.explain_node(name)
+        explanation = client.explain_node(name)
     except ApiError as error:  # an older daemon knows only the node's status
         known = next((each for each in client.nodes() if each.name == name), None)
         return Text(str(error)) if known is None else panels.node(known)
-    shown = Text(f"{name} is harvested no longer") if told.node is None else panels.node(told.node)
-    if told.leases:
-        shown.append("\n\nwho had it").append("".join(map(panels.lease, told.leases)))
-    return shown.append("\n\n").append_text(panels.told(told.decisions))
+    shown = Text(f"{name} is harvested no longer") if explanation.node is None else panels.node(explanation.node)
+    if explanation.leases:
+        shown.append("\n\nwho had it").append("".join(map(panels.lease, explanation.leases)))
+    return shown.append("\n\n").append_text(panels.decisions_text(explanation.decisions))

@@ -76,7 +76,7 @@ class TextDialog(ModalScreen[None]):
         scroll.focus()
         self.call_after_refresh(scroll.scroll_end, animate=False)
 
-    def tell(self, text: Text) -> None:
+    def show_text(self, text: Text) -> None:
         """Replace the text."""
         self._text = text
         if self.is_mounted:
@@ -227,8 +227,8 @@ class TuneDialog(ModalScreen["dict[str, Any] | None"]):
             self._hint("nothing is changed yet")
         elif changed != self._sure:
             self._sure = changed
-            told = ", ".join(f"{name} {self._settings[name]} to {value}" for name, value in changed.items())
-            self._hint(f"Enter once more changes {told}; Esc leaves")
+            changes = ", ".join(f"{name} {self._settings[name]} to {value}" for name, value in changed.items())
+            self._hint(f"Enter once more changes {changes}; Esc leaves")
         else:
             self.dismiss(changed)
 

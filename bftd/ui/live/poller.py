@@ -34,9 +34,9 @@ class Look:
 class Poller:
     """Asks the daemon every second until stopped, and passes the results to `tell`, called in its thread."""
 
-    def __init__(self, client: Client, tell: Callable[[Look], None], every_s: float = EVERY_S) -> None:
+    def __init__(self, client: Client, show: Callable[[Look], None], every_s: float = EVERY_S) -> None:
         self._client = client
-        self._tell = tell
+        self._show = show
         self._every_s = every_s
         self._selected = ""
         self._wake = threading.Event()
@@ -74,7 +74,7 @@ class Poller:
             except Exception as error:  # a screen that silently stands still would be worse
                 look = Look(problem=f"what the daemon answers is not understood: {type(error).__name__}: {error}")
             if not self._stopped:
-                self._tell(look)
+                self._show(look)
             self._wake.wait(self._every_s)
 
     def look(self) -> Look:

@@ -83,7 +83,8 @@ class HorovodNode:
         self._upkeep.settle(self._living())
         page = new_page()
         host, local_rank = message["host"], int(message["local_rank"])
-        environ = {**worker_environment(message), "BFT_HOST": host, "BFT_LOCAL_RANK": str(local_rank)}
+        incarnation = host.rpartition(".")[2]
+        environ = {**worker_environment(message), "BFT_INCARNATION": incarnation, "BFT_LOCAL_RANK": str(local_rank)}
         ours, theirs = os.pipe()
         pid = os.fork()
         if pid == 0:

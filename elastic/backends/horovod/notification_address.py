@@ -2,7 +2,7 @@
 
 Upstream puts the worker's address and a fresh key, pickled and in the clear, on a server that anyone can write to and
 read from: a stranger's pickle would run in the driver, and a stranger who has read a key could run one in the worker.
-Here both ends have a key of this life from the trainer's driver, so the address is JSON under an HMAC, and the key with
+Here both ends have a key of this run from the trainer's driver, so the address is JSON under an HMAC, and the key with
 which Horovod signs its notifications is derived and not sent.
 """
 
@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from horovod.runner.elastic.rendezvous import PUT_WORKER_ADDRESSES
 from horovod.runner.elastic.worker import WorkerNotificationManager, WorkerNotificationService
 
-KEY_NAME = "BFT_LIFE_KEY"
+KEY_NAME = "BFT_RUN_KEY"
 
 _ANNOUNCE_S = 30.0
 

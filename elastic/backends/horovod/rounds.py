@@ -18,15 +18,15 @@ class Rounds(WorkerStateRegistry):  # type: ignore[misc]
 
     def __init__(self, driver: Any, host_manager: Any) -> None:
         super().__init__(driver, host_manager)
-        self._told = threading.Condition()
+        self._changed = threading.Condition()
         self._ends = 0
         self._ending = False
 
     def _record_state(self, host: str, slot: int, state: str) -> int:
         """Return the number of the round that ended; raises RuntimeError if the worker is known to have failed."""
         key = (host, slot)
-        with self._told:
-            self._told.wait_for(lambda: not self._ending)
+        with self._changed:
+            self._changed.wait_for(lambda: not self._ending)
             if self._driver.finished() or not self._driver.has_rank_assignment(host, slot):
                 return int(self._rendezvous_id)
             before = self._states.get(key)
@@ -38,8 +38,8 @@ class Rounds(WorkerStateRegistry):  # type: ignore[misc]
             self._workers[state].add(key)
             round_id, ends = int(self._rendezvous_id), self._ends
             if len(self._states) < self._size:
-                self._told.notify_all()
-                self._told.wait_for(lambda: self._ends > ends or self._states.get(key) != state)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._ends > ends or self._states.get(key) != state)
                 if self._ends == ends:
                     raise RuntimeError(f"{host}[{slot}] was {state} and is {self._states.get(key)}")
                 return round_id
@@ -47,7 +47,7 @@ class Rounds(WorkerStateRegistry):  # type: ignore[misc]
         try:
             self._on_workers_recorded()
         finally:
-            with self._told:
+            with self._changed:
                 self._ends, self._ending = self._ends + 1, False
-                self._told.notify_all()
+                self._changed.notify_all()
         return round_id

@@ -163,7 +163,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         loss = _number(getattr(self, "loss", None))
         total = _number(getattr(self, "total_steps", None))
         if total is not None:
-            _session.current().told_total(total)
+            _session.current().set_total(total)
         # Every node has a worker with local rank 0, as rank 0 has: its cross size is the number of nodes.
         nodes = hvd.cross_size() if hvd.local_rank() == 0 else 0
         _session.current().step(self.bft_step, self.bft_samples, hvd.rank(), hvd.size(), loss, lost, nodes)
@@ -326,7 +326,7 @@ def step(samples: int = 0, loss: float | None = None, *, total_steps: int | None
     """
     _counter.count_by_call()
     if total_steps is not None:
-        _session.current().told_total(total_steps)
+        _session.current().set_total(total_steps)
     if _counter.state is not None:
         if loss is not None:
             object.__setattr__(_counter.state, "loss", loss)

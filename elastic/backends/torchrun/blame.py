@@ -20,8 +20,8 @@ class CrashEnds:
     The trainer decides which of them caused the others: it knows what the workers reported.
     """
 
-    def __init__(self, host: TrainerServices) -> None:
-        self._host = host
+    def __init__(self, services: TrainerServices) -> None:
+        self._services = services
         self._suspects: list[Pilot] = []
         self._exits: list[tuple[Pilot, int]] = []
         self._early = ""
@@ -82,4 +82,4 @@ class CrashEnds:
         self._settled.set()
         exits, self._exits, self._suspects = self._exits, [], []
         for pilot, rc in exits:
-            self._host.crashed(pilot, rc, self._early)
+            self._services.crashed(pilot, rc, self._early)

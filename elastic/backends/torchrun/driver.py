@@ -32,9 +32,9 @@ _STORE_S = 120.0
 class TorchrunBackend(Backend):
     """The torchrun back-end. It counts generations, each with fixed members, fixed ranks and its own store."""
 
-    def __init__(self, host: TrainerServices) -> None:
-        super().__init__(host)
-        self._store = Companion(self._from_store, self._store_exited, host.log)
+    def __init__(self, services: TrainerServices) -> None:
+        super().__init__(services)
+        self._store = Companion(self._from_store, self._store_exited, services.log)
         self._store_ready = False
         self._ports: dict[int, asyncio.Future[int]] = {}
         self._generation = 0
@@ -45,7 +45,7 @@ class TorchrunBackend(Backend):
         self._first_ranks: dict[str, int] = {}
         self._ending = False
         self._broken = False
-        self._blame = CrashEnds(host)
+        self._blame = CrashEnds(services)
         self._news = asyncio.Event()
 
     @property
@@ -62,7 +62,7 @@ class TorchrunBackend(Backend):
         return [member for member in self._group if member.lease in self._unfinished]
 
     async def start(self) -> None:
-        settings = self._host.settings
+        settings = self._services.settings
         module, image = "elastic.backends.torchrun.store", settings.container_message()
         await self._store.start(settings.interpreter, module, image=image)
 
@@ -119,7 +119,7 @@ class TorchrunBackend(Backend):
                 self._blame.finished(pilot)
             # A group that is being stopped may have ended by itself first: then no step has to be repeated.
             if not self._unfinished:
-                self._host.finish(0, "training is complete")
+                self._services.finish(0, "training is complete")
 
     async def close(self) -> None:
         await self._store.stop()
@@ -143,7 +143,7 @@ class TorchrunBackend(Backend):
                 self._group.remove(member)
                 # If it is needed again, it waits at the rendezvous.
                 member.working = False
-                member.tell({"op": "regroup"})
+                member.send({"op": "regroup"})
         return True
 
     async def _stop_workers(self) -> None:
@@ -153,7 +153,7 @@ class TorchrunBackend(Backend):
             return
         workers: list[Peer] = [peer for pilot in group for peer in pilot.workers.values()]
         # Workers of a broken group hang in a collective: the last checkpoint must do, and is already here.
-        await self._host.save_checkpoint(workers, graceful=not self._broken)
+        await self._services.save_checkpoint(workers, graceful=not self._broken)
         if self._broken:
             self._unfinished.clear()
         else:
@@ -161,7 +161,7 @@ class TorchrunBackend(Backend):
         for pilot in group:
             pilot.working = False
             if pilot.lease not in self._waiting:
-                pilot.tell({"op": "regroup"})
+                pilot.send({"op": "regroup"})
         self._broken = False
 
     async def _assemble(self, pilots: list[Pilot]) -> list[Pilot] | None:
@@ -169,12 +169,12 @@ class TorchrunBackend(Backend):
         for pilot in pilots:
             if pilot.lease not in self._invited:
                 self._invited.add(pilot.lease)
-                pilot.tell({"op": "join"})
+                pilot.send({"op": "join"})
         deadline = asyncio.get_running_loop().time() + _JOIN_S
         while missing := [pilot for pilot in pilots if pilot.lease not in self._waiting]:
             # Checked before every wait: a node may have been lost while the checkpoint of the others was being saved.
             if not all(pilot.wanted for pilot in pilots):
-                self._host.wake()
+                self._services.wake()
                 return None
             self._news.clear()
             left = deadline - asyncio.get_running_loop().time()
@@ -182,12 +182,12 @@ class TorchrunBackend(Backend):
                 await asyncio.wait_for(self._news.wait(), max(left, 0.0))
             except asyncio.TimeoutError:
                 for pilot in missing:
-                    self._host.absent(pilot, f"{pilot.node} did not come to the rendezvous")
+                    self._services.absent(pilot, f"{pilot.node} did not come to the rendezvous")
         return pilots
 
     def _release(self, members: list[Pilot], port: int) -> None:
         if not all(pilot.wanted and pilot.lease in self._waiting for pilot in members):
-            self._host.wake()
+            self._services.wake()
             return
         self._group, self._unfinished = members, {pilot.lease for pilot in members}
         self._ending = self._broken = False
@@ -197,7 +197,7 @@ class TorchrunBackend(Backend):
         for number, pilot in enumerate(members):
             self._waiting.discard(pilot.lease)
             self._first_ranks[pilot.lease] = first_rank
-            pilot.tell(
+            pilot.send(
                 {
                     "op": "rendezvous",
                     "generation": self._generation,
@@ -215,16 +215,16 @@ class TorchrunBackend(Backend):
         self._generation += 1
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._ports[self._generation] = future
-        self._store.send({"op": "open", "generation": self._generation, "secret": self._host.settings.secret})
+        self._store.send({"op": "open", "generation": self._generation, "secret": self._services.settings.secret})
         # Nodes may already have an image that the driver's host is still fetching.
-        fetches = self._host.settings.spec.container is not None and not self._store_ready
+        fetches = self._services.settings.spec.container is not None and not self._store_ready
         limit_s = _STORE_S + (PULL_S if fetches else 0.0)
         try:
             return await asyncio.wait_for(future, limit_s)
         except asyncio.TimeoutError:
             del self._ports[self._generation]
-            python = self._host.settings.python
-            self._host.finish(
+            python = self._services.settings.python
+            self._services.finish(
                 1, f"torchrun's store did not start within {limit_s:g} s: how long does {python} import torch here?"
             )
             return None
@@ -245,7 +245,7 @@ class TorchrunBackend(Backend):
             if pilot in self._group and not self._broken:
                 self._break()
         elif self._blame.heard(pilot, int(message["rc"])):
-            self._host.broke(int(message["step"]), float(message["at_s"]))
+            self._services.broke(int(message["step"]), float(message["at_s"]))
             if (ended := message.get("ended")) is not None:
                 self._blame.ended_well(self._first_ranks[pilot.lease] + int(ended), int(message["step"]))
             if pilot in self._group and not self._broken:
@@ -254,24 +254,24 @@ class TorchrunBackend(Backend):
     def _break(self) -> None:
         self._broken = True
         self._news.set()
-        self._host.wake()
+        self._services.wake()
 
     def _from_store(self, message: Message) -> None:
         op = message["op"]
         if op == "ready":
             self._store_ready = True
         elif op == "failed":
-            self._host.finish(1, f"torchrun's store cannot be opened on the driver's host: {message['text']}")
+            self._services.finish(1, f"torchrun's store cannot be opened on the driver's host: {message['text']}")
         elif op == "opened":
             future = self._ports.pop(int(message["generation"]), None)
             if future is not None and not future.done():
                 future.set_result(int(message["port"]))
 
     def _store_exited(self, rc: int) -> None:
-        python = self._host.settings.python
+        python = self._services.settings.python
         if self._store_ready:
-            self._host.finish(1, f"torchrun's store, a process beside the driver, ended with code {rc}")
-        elif (image := self._host.settings.spec.container) and self._store.last_line:
-            self._host.finish(1, failed(image, [self._store.last_line]))
+            self._services.finish(1, f"torchrun's store, a process beside the driver, ended with code {rc}")
+        elif (image := self._services.settings.spec.container) and self._store.last_line:
+            self._services.finish(1, failed(image, [self._store.last_line]))
         else:
-            self._host.finish(1, f"torchrun's store ended with code {rc}: is torch installed for {python}?")
+            self._services.finish(1, f"torchrun's store ended with code {rc}: is torch installed for {python}?")

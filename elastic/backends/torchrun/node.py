@@ -75,13 +75,13 @@ class _ElasticAgent(LocalElasticAgent):
         self._seen_s = 0.0
         self._killed = False
 
-    def tell_exit(self, local_rank: int, rc: int) -> None:
+    def report_exit(self, local_rank: int, rc: int) -> None:
         """Report that a worker ended with an error, or could not be started."""
         step, at_s = last_step(self._pages)
-        told = {"op": "exit", "local_rank": local_rank, "rc": rc, "step": step, "at_s": at_s}
+        message = {"op": "exit", "local_rank": local_rank, "rc": rc, "step": step, "at_s": at_s}
         if self._ended is not None:
-            told["ended"] = self._ended  # with 0, while the others trained
-        self._rendezvous_of_driver.say(told)
+            message["ended"] = self._ended  # with 0, while the others trained
+        self._rendezvous_of_driver.send(message)
 
     def _assign_worker_ranks(
         self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
@@ -130,7 +130,7 @@ class _ElasticAgent(LocalElasticAgent):
         if is_failure and not self._rendezvous_of_driver.num_nodes_waiting():
             local_rank, failure = next(iter(result.failures.items()), (0, None))
             rc = failure.exitcode if failure is not None else 1
-            self.tell_exit(local_rank, _cause(self._failed) if self._failed else rc)
+            self.report_exit(local_rank, _cause(self._failed) if self._failed else rc)
         if result.state == WorkerState.HEALTHY and not self._failed and self._all_ended_well():
             nothing = {worker.global_rank: None for worker in worker_group.workers}
             return RunResult(WorkerState.SUCCEEDED, return_values=nothing)
@@ -177,7 +177,7 @@ class TorchrunNode:
         self._rendezvous.wait_for("join")
         while True:
             if self._train():
-                self._rendezvous.say({"op": "done", "step": last_step(self._pages)[0]})
+                self._rendezvous.send({"op": "done", "step": last_step(self._pages)[0]})
                 # Another node's script may still fail: then all start over from the last state.
                 self._rendezvous.wait_for("join", "regroup")
 
@@ -189,9 +189,9 @@ class TorchrunNode:
         except EOFError:
             raise
         except Exception as error:  # torch raises many kinds of errors, and so does a node short of memory
-            said = str(error).partition("\n")[0]
-            print(f"bft: workers could not be run: {type(error).__name__}: {said}", file=sys.stderr, flush=True)
-            agent.tell_exit(0, 1)
+            reason = str(error).partition("\n")[0]
+            print(f"bft: workers could not be run: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)
+            agent.report_exit(0, 1)
             return False
 
 
@@ -221,7 +221,6 @@ def _entry(
     link.close_in_child()
     tunnel.close_in_child()
     environ = {
-        "BFT_HOST": os.environ["BFT_LEASE"],
         "BFT_LOCAL_RANK": str(local_rank),
         "BFT_GENERATION": str(generation),
         # It names the workers' prefix in the store. Agents count their own restarts, so it would differ between nodes.

@@ -45,7 +45,7 @@ class DriverRendezvous(RendezvousHandler):
         """True: workers are clients of the driver's store; none of them serves one, since any of them may vanish."""
         return True
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Send a message to the driver; raises EOFError if the agent is gone."""
         try:
             self._link.send(message)
@@ -62,7 +62,7 @@ class DriverRendezvous(RendezvousHandler):
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait until the driver has all members together."""
         self._regroup = False
-        self.say({"op": "join", "generation": self.generation})
+        self.send({"op": "join", "generation": self.generation})
         message = self.wait_for("rendezvous")
         self.generation = int(message["generation"])
         self.first_rank, self.world = int(message["first_rank"]), int(message["world"])

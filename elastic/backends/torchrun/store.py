@@ -92,7 +92,7 @@ async def _serve(listening: socket.socket, alone: bool) -> None:
     loop = asyncio.get_running_loop()
     commands = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    _say({"op": "ready"})
+    _send({"op": "ready"})
     while (message := await receive(commands)) is not None:
         generation = int(message["generation"])
         # The secret comes this way because others can read the command line and files.
@@ -100,12 +100,12 @@ async def _serve(listening: socket.socket, alone: bool) -> None:
         try:
             await relay.open(generation)
         except (OSError, RuntimeError) as error:
-            _say({"op": "failed", "text": str(error).splitlines()[0]})
+            _send({"op": "failed", "text": str(error).splitlines()[0]})
             continue
-        _say({"op": "opened", "generation": generation, "port": port})
+        _send({"op": "opened", "generation": generation, "port": port})
 
 
-def _say(message: Message) -> None:
+def _send(message: Message) -> None:
     sys.stdout.buffer.write(encode(message))
     sys.stdout.buffer.flush()
 

@@ -56,8 +56,8 @@ class Tunnel:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        told = {"op": "open", "generation": generation, "address": address, "port": port}
-        self._process.stdin.write(encode(told))
+        order = {"op": "open", "generation": generation, "address": address, "port": port}
+        self._process.stdin.write(encode(order))
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
@@ -104,8 +104,8 @@ class _Carrier:
                 no_delay(writer)
                 await self._carry_on(reader, writer)
         except (WireError, OSError, asyncio.TimeoutError) as error:
-            said = str(error) or "no answer in time"
-            print(f"bft: no way to torchrun's store: {said}", file=sys.stderr, flush=True)
+            reason = str(error) or "no answer in time"
+            print(f"bft: no way to torchrun's store: {reason}", file=sys.stderr, flush=True)
         except asyncio.CancelledError:
             # asyncio would report a cancelled connection as a fault.
             pass

@@ -171,7 +171,7 @@ class Blame:
         self._early_ends += 1
         return Verdict("the script's" if self._early_ends >= TRIES else "nobody's", self._early_ends)
 
-    def life_failed(self, at_s: float) -> Verdict:
+    def workers_failed(self, at_s: float) -> Verdict:
         """Judges a group whose workers all ended without success; right after a reported failure it belongs to that."""
         last = self._open[-1] if self._open else None
         if last is None or not last.nodes or last.began_anew:
@@ -184,11 +184,11 @@ class Blame:
         `sure`: the cause is, as far as one can tell, in the image that all nodes get. If no node was ever ready, no
         second one is tried.
         """
-        said = self._cannot.setdefault(text, [])
-        said.append(node)
+        reporters = self._cannot.setdefault(text, [])
+        reporters.append(node)
         nodes = {one for names in self._cannot.values() for one in names}
-        alike, needed = len(set(said)), TRIES if self._ever_ready else 2
-        only = not self._ever_ready and len(nodes) == 1 and len(said) >= TRIES
+        alike, needed = len(set(reporters)), TRIES if self._ever_ready else 2
+        only = not self._ever_ready and len(nodes) == 1 and len(reporters) >= TRIES
         # Different sentences may have one cause, but it takes more of them to rule out several bad nodes.
         if not ready and ((sure and not self._ever_ready) or alike >= needed or len(nodes) >= 2 * needed or only):
             return Verdict("the script's", alike)

@@ -24,7 +24,7 @@ class LastWords:
     """The last lines of each pilot, by its lease."""
 
     def __init__(self) -> None:
-        self._told: dict[str, list[str]] = {}
+        self._errors: dict[str, list[str]] = {}
         self._printed: dict[str, deque[str]] = {}
         self._order: dict[str, int] = {}
         self._used: set[str] = set()
@@ -35,15 +35,15 @@ class LastWords:
         if line.strip():
             self._printed.setdefault(lease, deque(maxlen=LINES_KEPT)).append(_plain(line))
 
-    def told(self, lease: str, text: str) -> None:
+    def take_error(self, lease: str, text: str) -> None:
         """Takes a worker's error; of several workers, the first error is the one to look at.
 
         If a script takes its group down before it reports its own error, the peers report theirs first.
         """
         if lease in self._used:
             self._drop(lease)
-        if lease not in self._told or (self.of_a_peer(lease) and not _OF_A_PEER.search(text)):
-            self._told[lease] = [_plain(line) for line in text[-TEXT_MOST:].splitlines() if line.strip()]
+        if lease not in self._errors or (self.of_a_peer(lease) and not _OF_A_PEER.search(text)):
+            self._errors[lease] = [_plain(line) for line in text[-TEXT_MOST:].splitlines() if line.strip()]
             self._count += 1
             self._order[lease] = self._count
 
@@ -58,7 +58,7 @@ class LastWords:
 
     def forget(self, leases: set[str]) -> None:
         """Keeps only the words of these pilots."""
-        for lease in (self._told.keys() | self._printed.keys() | self._used) - leases:
+        for lease in (self._errors.keys() | self._printed.keys() | self._used) - leases:
             self._drop(lease)
             self._printed.pop(lease, None)
 
@@ -68,19 +68,19 @@ class LastWords:
 
     def of_a_peer(self, lease: str) -> bool:
         """Whether a worker's error is about a connection: its peer may have ended first."""
-        return any(_OF_A_PEER.search(line) for line in self._told.get(lease, ()))
+        return any(_OF_A_PEER.search(line) for line in self._errors.get(lease, ()))
 
     def of(self, lease: str) -> tuple[str, ...]:
         """Returns the lines in order, empty if there are none."""
-        return tuple(self._told.get(lease) or self._printed.get(lease) or ())
+        return tuple(self._errors.get(lease) or self._printed.get(lease) or ())
 
     def error(self, lease: str) -> str:
         """Returns the last line of the worker's error, "" if there is none."""
-        lines = self._told.get(lease)
+        lines = self._errors.get(lease)
         return lines[-1].strip() if lines else ""
 
     def _drop(self, lease: str) -> None:
-        self._told.pop(lease, None)
+        self._errors.pop(lease, None)
         self._order.pop(lease, None)
         self._used.discard(lease)
 

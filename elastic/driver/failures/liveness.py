@@ -20,10 +20,12 @@ from elastic.link.wire import Message
 class Liveness:
     """The signs of life of agents and workers, and the response to silence; call `beat` and `ping` periodically."""
 
-    def __init__(self, run: TrainerContext, crew: PilotManager, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, run: TrainerContext, pilot_manager: PilotManager, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """`clock` is monotonic."""
         self._run = run
-        self._crew = crew
+        self._pilot_manager = pilot_manager
         self._clock = clock
         self._looked_s = clock()
         self._time_s = 0.0
@@ -57,18 +59,18 @@ class Liveness:
         now_s = self._clock()
         self._time_s += min(now_s - self._looked_s, BEAT_S + BEAT_LATE_S)
         self._looked_s = now_s
-        for pilot in self._crew.all:
-            pilot.tell({"op": "beat"})
+        for pilot in self._pilot_manager.all:
+            pilot.send({"op": "beat"})
             # Until its node process is up an agent may wait for a file system, and a late one is given back anyway.
             if pilot.agent is not None and pilot.answers and self.silence_s(pilot.agent) > DRIVER_LOST_S:
-                self._crew.abandon(pilot, f"{pilot.node} has not answered for {DRIVER_LOST_S:g} s")
+                self._pilot_manager.abandon(pilot, f"{pilot.node} has not answered for {DRIVER_LOST_S:g} s")
 
     def ping(self) -> None:
         """Pings each worker, has its agent look at a silent one, and gives up a node on which it stays silent."""
-        for pilot in self._crew.all:
+        for pilot in self._pilot_manager.all:
             for worker in list(pilot.workers.values()):
                 self._examine(pilot, worker)
-            pilot.tell_workers({"op": "ping"})
+            pilot.send_to_workers({"op": "ping"})
 
     def looked(self, pilot: Pilot, message: Message) -> None:
         """Takes an agent's report on a silent worker."""
@@ -87,9 +89,9 @@ class Liveness:
         silent_s = self.silence_s(worker)
         if worker in self._killed:
             if self._time_s - self._killed[worker] > KILLED_S:
-                self._crew.abandon(pilot, f"a worker on {pilot.node} does not end though it was killed")
+                self._pilot_manager.abandon(pilot, f"a worker on {pilot.node} does not end though it was killed")
         elif silent_s > BUSY_TIMES * self._run.settings.spec.frozen_after_s + KILLED_S:
-            self._crew.abandon(pilot, f"a worker on {pilot.node} has not answered for {silent_s:.0f} s")
+            self._pilot_manager.abandon(pilot, f"a worker on {pilot.node} has not answered for {silent_s:.0f} s")
         elif silent_s > 2 * PING_S:
             stepped = worker in self._stepped
-            pilot.tell({"op": "look", "pid": worker.hello.get("pid", 0), "silent_s": silent_s, "stepped": stepped})
+            pilot.send({"op": "look", "pid": worker.hello.get("pid", 0), "silent_s": silent_s, "stepped": stepped})

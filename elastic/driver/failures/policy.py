@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from bftd.protocol.reports import CrashReport
 from elastic.backends import KINDS
 from elastic.base.errors import EXIT_LINK_LOST
-from elastic.base.timing import AGREE_S, FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SILENT_S
+from elastic.base.timing import FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SAVE_REQUEST_S, SILENT_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.blame import Blame, Verdict
 from elastic.driver.failures.departed import Departures
@@ -23,7 +23,7 @@ from elastic.link.wire import Message
 
 
 class FailurePolicy:
-    """The back-end's host; see elastic.backends.base.Host."""
+    """The services of the trainer to its back-end; see elastic.backends.base.TrainerServices."""
 
     def __init__(self, run: TrainerContext, pilots: Callable[[], Sequence[Pilot]]) -> None:
         """`pilots` returns the current ones."""
@@ -38,42 +38,41 @@ class FailurePolicy:
         self._at_fault: set[str] = set()
         self._ends: list[tuple[Pilot, int, str]] = []
         self._asked = False
-        self._told = False
+        self._reports_steps = False
         self._warned: set[str] = set()
         self._first: tuple[object, int, int] | None = None
         """The first worker of a generation that ended a step: generation, rank and step."""
 
     def log(self, text: str) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._run.log(text)
 
     def wake(self) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._run.wake()
 
     async def save_checkpoint(self, workers: Sequence[Peer], *, graceful: bool) -> None:
-        """See Host, and StateSaver.save."""
-        self._report_printed(self._printed.untold())
+        """See TrainerServices, and CheckpointSaver.save."""
+        self._report_printed(self._printed.take_unreported())
         costs = self._run.progress.costs
         costs.asked(time.monotonic(), graceful=graceful)
         # A script that reports no steps comes to no step boundary: waiting for one would be no use.
         boundary, asked = graceful and not self._silent, False
         if boundary and KINDS[self.settings.backend].saves_together:
-            # Without agreement on a step no worker is stopped at one: the others would wait for it in the script's own
-            # save.
-            boundary = asked = await self._run.agreement.agree(workers, pause=True, limit_s=AGREE_S)
+            # Unless all accept a step no worker is stopped at one: others would wait for it in the script's own save.
+            boundary = asked = await self._run.save_requests.make(workers, pause=True, limit_s=SAVE_REQUEST_S)
         pause_s = min(PAUSE_S + 2 * self._run.progress.step_s, PAUSE_MOST_S)
         await self._run.saver.save(workers, graceful=boundary, asked=asked, pause_s=pause_s)
         costs.stored(time.monotonic())
         if self._silence.ended(time.monotonic()):
             self._warn_if_silent()
-            if graceful and self._told and not self._has_saved:
+            if graceful and self._reports_steps and not self._has_saved:
                 self._warn(UNSAVED)
 
     def finish(self, exit_code: int, reason: str) -> None:
-        """See Host."""
+        """See TrainerServices."""
         if exit_code == 0:
-            self._report_printed(self._printed.untold())  # the last lines count, too
+            self._report_printed(self._printed.take_unreported())  # the last lines count, too
         self._run.finish(exit_code, reason)
 
     # -- messages of nodes and workers ---
@@ -87,7 +86,7 @@ class FailurePolicy:
         self._at_fault &= present
 
     def formed(self, leases: Collection[str]) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._departures.formed(leases)
 
     def began(self, pilot: Pilot) -> None:
@@ -97,27 +96,27 @@ class FailurePolicy:
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)
-        self._report_printed(self._printed.untold())
+        self._report_printed(self._printed.take_unreported())
         first = self._silence.began(pilot.lease, time.monotonic())
         self._printed.began(joined=not first)
         if first:
             loop = asyncio.get_running_loop()
-            loop.call_later(REGROUPED_S, self._tell_resize)
+            loop.call_later(REGROUPED_S, self._report_resize)
             loop.call_later(SILENT_S, self._warn_if_silent)
 
     def printed(self, pilot: Pilot, line: str) -> bool:
         """Takes a line of the node's output; returns whether it is the first of its group that reports a step."""
         self._words.printed(pilot.lease, line)
         # The last lines of a stopped worker may come after the first worker of the next group.
-        if self._told or not self._printed.reads or self._silence.outlived(pilot.lease):
+        if self._reports_steps or not self._printed.reads or self._silence.outlived(pilot.lease):
             return False
         message = self._printed.read(pilot.lease, line, time.time(), self._group)
         if self._printed.gave_up:
-            self._run.tell(TOO_LONG)
+            self._run.note(TOO_LONG)
         return self._report_printed(message)
 
     def _report_printed(self, message: Message | None) -> bool:
-        if message is None or self._told:
+        if message is None or self._reports_steps:
             return False
         progress, step = self._run.progress, int(message["step"])
         progress.printed = True
@@ -132,16 +131,16 @@ class FailurePolicy:
         sizes = [len(pilot.workers) for pilot in self._pilots() if pilot.workers]
         return len(sizes), sum(sizes)
 
-    def told_error(self, pilot: Pilot, text: str) -> None:
+    def script_failed(self, pilot: Pilot, text: str) -> None:
         """Takes the error that a worker's script fails with; the worker's end is reported by its node."""
-        self._words.told(pilot.lease, text)
+        self._words.take_error(pilot.lease, text)
 
     def stepped(self, pilot: Pilot, message: Message) -> None:
         """Takes a worker's report of a step; the checkpoint saved by then is in the trainer's progress."""
         now_s, members = time.monotonic(), self._members()
         if message["first"]:
             self._compare(message)
-        self._told, self._run.progress.printed = True, False
+        self._reports_steps, self._run.progress.printed = True, False
         # Horovod's workers outlive a change of nodes. A group with a worker that has since gone was formed before that.
         if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
             self._look_who_is_here()
@@ -174,7 +173,7 @@ class FailurePolicy:
         self._run.progress.broke(step, at_s)
 
     def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
-        """See Host."""
+        """See TrainerServices."""
         if not self._ends:
             asyncio.get_running_loop().call_soon(self._look_at_ends)
         self._ends.append((pilot, rc, early))
@@ -257,7 +256,7 @@ class FailurePolicy:
         return False
 
     def absent(self, pilot: Pilot, text: str) -> None:
-        """See Host."""
+        """See TrainerServices."""
         self._log_crash(pilot, None, text)
         verdict = self._blame.absent(pilot.node, time.monotonic())
         pilot.reason = text
@@ -294,10 +293,10 @@ class FailurePolicy:
         self._run.report(CrashReport(time.time(), pilot.node, 1, text))
         self._expire(pilot)
 
-    def life_failed(self, reason: str) -> None:
-        """See Host."""
+    def workers_failed(self, reason: str) -> None:
+        """See TrainerServices."""
         self._run.log(reason)
-        verdict = self._blame.life_failed(time.monotonic())
+        verdict = self._blame.workers_failed(time.monotonic())
         if verdict.whose == "the script's":
             self.finish(1, f"{reason}, {_times(verdict.count)} {self._since()}")
         self._run.wake()
@@ -362,11 +361,11 @@ class FailurePolicy:
 
     @property
     def _has_saved(self) -> bool:
-        return self._run.store.step >= 0 or (self._told and self._run.progress.step > 0)
+        return self._run.store.step >= 0 or (self._reports_steps and self._run.progress.step > 0)
 
     @property
     def _silent(self) -> bool:
-        return not (self._has_saved or self._asked or self._told)
+        return not (self._has_saved or self._asked or self._reports_steps)
 
     def _warn_if_silent(self) -> None:
         if self._silent and not self._printed.matched:
@@ -376,9 +375,9 @@ class FailurePolicy:
         """Reports a text once, in the output and in `bft explain`."""
         if text not in self._warned and not self._run.result.done():
             self._warned.add(text)
-            self._run.tell(text)
+            self._run.note(text)
 
-    def _tell_resize(self) -> None:
+    def _report_resize(self) -> None:
         report = self._silence.resize(time.time())
         if report is None or not self._silent or self._printed.matched or self._run.result.done():
             return

@@ -43,10 +43,10 @@ _AT_ONCE = 64
 _OLDEST_LOOK_S = 10.0
 """The oldest that a daemon's look at Slurm may be if it gives no time: older ones lend nothing (`stale_after_s`)."""
 
-_SAID_BYTES = 1 << 14
+_OUTPUT_BYTES = 1 << 14
 """The most output of srun and an agent that is kept, from its end."""
 
-_AGENT_SAYS = "bft: "
+_AGENT_PREFIX = "bft: "
 
 _AWAY = re.compile("[Uu]nable to contact|[Uu]nable to create step .*busy")
 """srun's messages that it has started nothing: slurmctld is away, or back without having heard of its node."""
@@ -151,8 +151,8 @@ class Pilot:
     """All tasks of this pilot, the carrier among them."""
 
     @property
-    def host(self) -> str:
-        """The name that the present workers run under; a crashed worker's name is never reused."""
+    def horovod_host(self) -> str:
+        """The host name that Horovod has for the present workers; a crashed worker's name is never reused."""
         return f"{self.lease}.{self.incarnation}"
 
     @property
@@ -165,12 +165,12 @@ class Pilot:
         """Whether this pilot will soon be ready."""
         return self.state in ("granted", "placed") and not (self.revoked or self.leaving)
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Sends to the agent, if it is connected."""
         if self.agent is not None:
             self.agent.send(message)
 
-    def tell_workers(self, message: Message) -> None:
+    def send_to_workers(self, message: Message) -> None:
         """Sends to every worker on the node."""
         for worker in self.workers.values():
             worker.send(message)
@@ -277,7 +277,7 @@ class PilotStarter:
         srun, *words = self._launcher.agent_command(job_id, _AGENT, pilot.gres)
         process = await _started([srun, f"--immediate={_STEP_WITHIN_S}", *words], self._agent_env(pilot))
         try:
-            text = await _said(process)
+            text = await _output(process)
             rc = await process.wait()
             ending = pilot.leaving or pilot.revoked or pilot.over.is_set()
             if rc > 0 and _AWAY.search(text) and not ending and pilot.agent is None:
@@ -320,7 +320,7 @@ class PilotStarter:
         starting = asyncio.ensure_future(_started([srun, *words], container.outside(self._agent_env(pilot))))
         try:
             process = await asyncio.shield(starting)
-            text = await _said(process)
+            text = await _output(process)
             await process.wait()
             return text.splitlines() or ["it ended without a word"]
         finally:
@@ -343,8 +343,8 @@ class PilotStarter:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _agent_env(self, pilot: Pilot) -> dict[str, str]:
-        told = {"BFT_DRIVER": pilot.driver, "BFT_LEASE": pilot.lease}
-        return {**self._launcher.agent_env(os.environ), **self._environ, **told}
+        own = {"BFT_DRIVER": pilot.driver, "BFT_LEASE": pilot.lease}
+        return {**self._launcher.agent_env(os.environ), **self._environ, **own}
 
     async def _in_thread(self, call: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
@@ -355,9 +355,9 @@ class PilotStarter:
         return self._known_launcher
 
 
-def wants_memory(said: str) -> bool:
+def wants_memory(output: str) -> bool:
     """Whether an srun reports that a process of its step ran out of memory."""
-    return _WANT_OF_MEMORY.search(said) is not None
+    return _WANT_OF_MEMORY.search(output) is not None
 
 
 async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
@@ -372,13 +372,13 @@ async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asynci
     )
 
 
-async def _said(process: asyncio.subprocess.Process) -> str:
+async def _output(process: asyncio.subprocess.Process) -> str:
     """Reads a process's output until it is closed; returns the last _SAID_BYTES of it."""
     assert process.stdout is not None
-    said = b""
+    output = b""
     while piece := await process.stdout.read(1 << 16):
-        said = (said + piece)[-_SAID_BYTES:]
-    return said.decode(errors="replace")
+        output = (output + piece)[-_OUTPUT_BYTES:]
+    return output.decode(errors="replace")
 
 
 def _kill_later(starting: asyncio.Future[asyncio.subprocess.Process]) -> None:
@@ -411,11 +411,11 @@ def clock_of(now_s: float | None) -> Callable[[], float]:
     return lambda: time.monotonic() + ahead_s
 
 
-def _complaint(said: str, pilot: Pilot) -> str:
+def _complaint(output: str, pilot: Pilot) -> str:
     """Returns why an agent did not serve, from its or its node's last output; "" if that does not say."""
-    lines = [line.strip() for line in said.splitlines()]
-    if words := next((line for line in reversed(lines) if line.startswith(_AGENT_SAYS)), ""):
-        words = words.removeprefix(_AGENT_SAYS).replace("$BFT_DRIVER", pilot.driver)
+    lines = [line.strip() for line in output.splitlines()]
+    if words := next((line for line in reversed(lines) if line.startswith(_AGENT_PREFIX)), ""):
+        words = words.removeprefix(_AGENT_PREFIX).replace("$BFT_DRIVER", pilot.driver)
         return f"{words if pilot.node in words else f'{pilot.node}: {words}'}{advice() if 'driver' in words else ''}"
     if words := next((line for line in reversed(lines) if "execve()" in line), ""):
         return f"{pilot.node} cannot run {_AGENT[0]}: {words}; install bftd at the same place on every node"

@@ -34,7 +34,7 @@ _LOOK_S = 0.5
 
 
 class TrainerEvents(Protocol):
-    """The trainer as the crew needs it."""
+    """The trainer as the pilot manager needs it."""
 
     def log(self, text: str) -> None:
         """Writes one line to the trainer's log."""
@@ -113,7 +113,7 @@ class PilotManager:
 
     async def give_back(self, pilot: Pilot) -> None:
         """Ends the agent and the allocation."""
-        pilot.tell({"op": "end"})
+        pilot.send({"op": "end"})
         if pilot.job_id and pilot.agent is None:
             await self._starter.cancel([pilot.job_id])
         pilot.over.set()
@@ -137,7 +137,7 @@ class PilotManager:
         pilot.reason = pilot.reason or why
         self._owner.log(f"{why}; the node is given back")
         self._report(CrashReport(time.time(), pilot.node, rc=1, text=why))
-        pilot.tell({"op": "end"})
+        pilot.send({"op": "end"})
         peers = [*pilot.workers.values(), *([pilot.agent] if pilot.agent else [])]
         pilot.agent = None
         self._owner.lost(pilot)
@@ -152,7 +152,7 @@ class PilotManager:
         alive = self.all
         for pilot in alive:
             pilot.over.set()
-            pilot.tell({"op": "end"})
+            pilot.send({"op": "end"})
         carriers = [pilot.carrier for pilot in alive if pilot.carrier]
         if carriers and any(pilot.agent for pilot in alive):
             # An agent that is told to end leaves nothing on its node; one that is killed does.
@@ -185,7 +185,7 @@ class PilotManager:
         refused = await self._starter.place(pilot)
         if refused is not None:
             if pilot.agent is not None:  # Slurm had started it before the pilot was withdrawn
-                pilot.tell({"op": "end"})
+                pilot.send({"op": "end"})
                 self._owner.lost(pilot)
             self._forget(pilot, "refused", refused)
             return
@@ -210,11 +210,11 @@ class PilotManager:
     def _placed(self, pilot: Pilot) -> None:
         """Notes that the allocation exists, and sends the agent's reports from before Slurm's answer, in order."""
         pilot.state = "placed"
-        self.tell_state(pilot, "placed")
+        self.report_state(pilot, "placed")
         for state, at_s in self._early.pop(pilot.lease, []):
             if state == "ready":
                 pilot.state = "ready"
-            self.tell_state(pilot, state, at_s)
+            self.report_state(pilot, state, at_s)
         self._owner.wake()
 
     async def _shown(self, pilot: Pilot) -> None:
@@ -299,7 +299,7 @@ class PilotManager:
         if pilot.vacate:
             await self.give_back(pilot)
         else:
-            pilot.tell({"op": "go"})
+            pilot.send({"op": "go"})
 
     async def _force_leave(self, pilot: Pilot, within_s: float) -> None:
         began_s = time.monotonic()
@@ -325,25 +325,25 @@ class PilotManager:
 
     async def run_step(self, pilot: Pilot, command: Sequence[str]) -> list[str]:
         """Runs a further step in the pilot; returns its output if it ended before the node was ready."""
-        said = await self._starter.run_step(pilot, command)
-        if pilot.part is not None and wants_memory("\n".join(said)):
+        lines = await self._starter.run_step(pilot, command)
+        if pilot.part is not None and wants_memory("\n".join(lines)):
             self.short_of_memory(pilot)
             return []  # that is reported, and says nothing about the image
         # Slurm's notice ends a step as well, and the agent's message about it may arrive later.
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(pilot.over.wait(), FAREWELL_S)
         taken = pilot.revoked or pilot.leaving or pilot.over.is_set()
-        return said if pilot.state in ("granted", "placed") and not taken else []
+        return lines if pilot.state in ("granted", "placed") and not taken else []
 
     def ready(self, pilot: Pilot) -> None:
         """Notes that the node process is warm; without Slurm's answer it cannot train yet, as it may be withdrawn."""
         pilot.ready_s = time.monotonic()
         if pilot.state != "granted":
             pilot.state = "ready"
-        self.tell_state(pilot, "ready")
+        self.report_state(pilot, "ready")
         self._owner.wake()
 
-    def tell_state(self, pilot: Pilot, state: LeaseState, at_s: float | None = None) -> None:
+    def report_state(self, pilot: Pilot, state: LeaseState, at_s: float | None = None) -> None:
         """Reports the new state of a lease; `at_s` is its time in unix seconds, None for now."""
         at_s = time.time() if at_s is None else at_s
         if pilot.state == "granted":

@@ -41,9 +41,9 @@ class NodePartRequest:
     """
 
     def __init__(
-        self, share: NodeShare, sharing: Sharing, tell: Callable[[str], None], workers: int | None = None
+        self, share: NodeShare, sharing: Sharing, note: Callable[[str], None], workers: int | None = None
     ) -> None:
-        self.tell = tell
+        self.note = note
         self.state_bytes: Callable[[], int | None] = lambda: None
         """Returns the size of the newest checkpoint kept in memory: 0 for none, None if unknown."""
         self._share = share
@@ -52,7 +52,7 @@ class NodePartRequest:
         self._need: ProfiledNeed | None = None
         self._whose = ""
         self._too_small = ""
-        self._said: dict[str, str] = {}
+        self._noted: dict[str, str] = {}
         self._looked = asyncio.Event()
         self._looked.set()
 
@@ -100,16 +100,16 @@ class NodePartRequest:
         else:
             text = f"pilots ask for {size_text(part)} of a node ({whose}); regular jobs may have the rest of it"
         key = against or size_text(part)
-        told = key in self._said.values()  # nodes of different sizes may alternate
-        self._said[node] = key
-        if not told:
-            self.tell(text)
+        noted = key in self._noted.values()  # nodes of different sizes may alternate
+        self._noted[node] = key
+        if not noted:
+            self.note(text)
 
     def give_up(self, node: str, part: NodePart) -> None:
         """Switches to whole nodes, as a pilot's memory was too small."""
         if not self._too_small:
             self._too_small = node
-            self.tell(
+            self.note(
                 f"a process on {node} was ended for want of memory: its pilot has {size_text(part)}; from now on "
                 "pilots have whole nodes. Give more with share=CPUS:MEMORY, or share=no"
             )

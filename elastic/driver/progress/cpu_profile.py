@@ -16,7 +16,7 @@ from elastic.base.timing import PROFILE_S
 from elastic.driver.pilots.request import NodePartRequest, ProfiledNeed
 from elastic.driver.settings import DriverSettings
 
-_SAID_MOST = 300
+_REASON_MOST = 300
 _DAY_S = 86400.0
 
 
@@ -27,24 +27,24 @@ async def look(settings: DriverSettings, shares: NodePartRequest) -> None:
         return
     shares.looking()
     try:
-        told = await _told(settings)
-        same, old_s = told.flag("same_arguments"), told.number("age_s", 0.0)
-        cpus, memory_bytes = told.whole("cpus", minimum=1), told.whole("memory_bytes", minimum=1)
-        whose = f"bft size cpu on {printable(told.text('host', '')[:80])}, {_age(old_s)}"
+        need = await _need(settings)
+        same, old_s = need.flag("same_arguments"), need.number("age_s", 0.0)
+        cpus, memory_bytes = need.whole("cpus", minimum=1), need.whole("memory_bytes", minimum=1)
+        whose = f"bft size cpu on {printable(need.text('host', '')[:80])}, {_age(old_s)}"
         if not (same or share.asked):
-            shares.tell(f"pilots have whole nodes: {whose}, was with other arguments; share=profile goes by it")
+            shares.note(f"pilots have whole nodes: {whose}, was with other arguments; share=profile goes by it")
             return
         shares.profiled(ProfiledNeed(cpus, memory_bytes), whose)
     except (OSError, ValueError, Malformed, asyncio.TimeoutError) as error:
         if share.asked:
             copy = settings.argv[0]  # the user knows the one that was submitted
             text = str(error).replace(copy, str(settings.script_dir / Path(copy).name))
-            shares.tell(f"pilots have whole nodes: {_line(text) or 'no answer about a profile'}")
+            shares.note(f"pilots have whole nodes: {_line(text) or 'no answer about a profile'}")
     finally:
         shares.looked()
 
 
-async def _told(settings: DriverSettings) -> Fields:
+async def _need(settings: DriverSettings) -> Fields:
     """Returns the child's answer.
 
     Raises ValueError with the child's reason, OSError if it cannot be started, and asyncio.TimeoutError.
@@ -56,14 +56,14 @@ async def _told(settings: DriverSettings) -> Fields:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        said, words = await asyncio.wait_for(child.communicate(), PROFILE_S)
+        output, words = await asyncio.wait_for(child.communicate(), PROFILE_S)
     finally:
         if child.returncode is None:
             child.kill()
             await child.wait()
     if child.returncode:
         raise ValueError(words.decode(errors="replace").removeprefix("bft: "))
-    return Fields(json.loads(said), "profile")
+    return Fields(json.loads(output), "profile")
 
 
 def _age(age_s: float) -> str:
@@ -72,4 +72,4 @@ def _age(age_s: float) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(printable(text[:_SAID_MOST]).split())
+    return " ".join(printable(text[:_REASON_MOST]).split())

@@ -25,7 +25,7 @@ from elastic.base.timing import ESTIMATE_S, ESTIMATE_STOP_S
 from elastic.driver.context import TrainerContext
 
 _MOST_BYTES = 2**20
-_SAID_MOST = 500
+_REASON_MOST = 500
 _UNKNOWN = "its speed is not known yet: curve=estimate came to nothing"
 _MEMORY_MOST = 8 * 2**30
 _MEMORY_LEAST = 2**29
@@ -54,13 +54,13 @@ class Estimating:
         if not settings.spec.estimates:
             return
         if settings.spec.container is not None:
-            self._run.tell(f"{_UNKNOWN}: its torch is in the image")
+            self._run.note(f"{_UNKNOWN}: its torch is in the image")
             return
         kinds = await self._kinds
         try:
             self.estimates, notes = await self._estimate(kinds)
         except (OSError, ValueError, Malformed, asyncio.TimeoutError) as error:
-            self._run.tell(f"{_UNKNOWN}: {_in_a_line(str(error)) or 'no end within its time'}; it trains as without")
+            self._run.note(f"{_UNKNOWN}: {_in_a_line(str(error)) or 'no end within its time'}; it trains as without")
             return
         for note in notes:
             self._run.log(f"estimate: {note}")
@@ -81,15 +81,15 @@ class Estimating:
         )
         asked = json.dumps([kind.to_json() for kind in kinds]).encode()
         try:
-            said, words = await asyncio.wait_for(child.communicate(asked), ESTIMATE_S)
+            output, words = await asyncio.wait_for(child.communicate(asked), ESTIMATE_S)
         finally:
             await _end(child)
         if child.returncode:
-            raise ValueError(words.decode(errors="replace")[-_SAID_MOST:].removeprefix("bft: "))
-        if len(said) > _MOST_BYTES:
+            raise ValueError(words.decode(errors="replace")[-_REASON_MOST:].removeprefix("bft: "))
+        if len(output) > _MOST_BYTES:
             raise ValueError("it said more than an estimate can be")
-        told = Fields(json.loads(said), "estimate")
-        return curves.estimates(told, "estimates"), [_in_a_line(str(note)) for note in told.items("notes", 100)]
+        fields = Fields(json.loads(output), "estimate")
+        return curves.estimates(fields, "estimates"), [_in_a_line(str(note)) for note in fields.items("notes", 100)]
 
     def _command(self) -> list[str]:
         """Returns the child's command; the script is the kept copy, its modules are where the script was."""
@@ -126,4 +126,4 @@ async def _end(child: asyncio.subprocess.Process) -> None:
 
 
 def _in_a_line(text: str) -> str:
-    return " ".join(printable(text[:_SAID_MOST]).split())
+    return " ".join(printable(text[:_REASON_MOST]).split())

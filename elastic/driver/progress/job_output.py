@@ -61,7 +61,7 @@ class Changes:
         self._who = who
         self._verb = changes.RESUMES if resumes else changes.STARTS
         self._group: dict[str, ShownPilot] = {}
-        self._untold: dict[str, ShownPilot] = {}
+        self._unlogged: dict[str, ShownPilot] = {}
         self._groups = 0
         self._suspended = False
         self._pending: frozenset[str] = frozenset()
@@ -93,7 +93,7 @@ class Changes:
             return self._summary(now_s, measured)
         if group.keys() != self._pending:
             self._pending, self._pending_s, self._measured_s = frozenset(group), now_s, None
-            self._untold = group
+            self._unlogged = group
         if not self._settled(now_s, len(group), measured):
             return None
         line = self._change(group, measured)
@@ -102,8 +102,8 @@ class Changes:
 
     def suspended(self, now_s: float, step: int) -> str | None:
         """Returns the line for a trainer that has no nodes left and goes on later from `step`."""
-        gone = list((self._group or self._untold).values())
-        self._group, self._untold, self._verb = {}, {}, changes.RESUMES
+        gone = list((self._group or self._unlogged).values())
+        self._group, self._unlogged, self._verb = {}, {}, changes.RESUMES
         self._pending, self._suspended = frozenset(), True
         back = f"{changes.SUSPENDED.past} {fold(member.node for member in gone)}" if gone else "was suspended"
         return self._within_bounds(now_s, f"{back} at step {step}{self._because(gone)}; resumes on any nodes")
@@ -135,8 +135,8 @@ class Changes:
         else:
             verb = changes.GROWS if after > before else changes.SHRINKS
             went = f"{verb.past} from {before} to" if after != before else "went on with"
-            told = f"{went} {changes.nodes(after)} ({new} new, {old} {_how(gone)})"
-            return f"{told}{self._because(gone)}{_speed(measured)}"
+            line = f"{went} {changes.nodes(after)} ({new} new, {old} {_how(gone)})"
+            return f"{line}{self._because(gone)}{_speed(measured)}"
         why = self._because(gone) if gone else self._gain(added, group, measured)
         return f"{verb.past}{rest}{why}{_speed(measured)}"
 
@@ -196,9 +196,9 @@ def _how(gone: Iterable[ShownPilot]) -> str:
 
 
 def _speed(measured: TrainingRate) -> str:
-    told = f"; {measured.samples_per_s:.4g} samples/s" if measured.samples_per_s > 0.0 else ""
+    rate = f"; {measured.samples_per_s:.4g} samples/s" if measured.samples_per_s > 0.0 else ""
     return (
-        told if measured.ends_in_s is None else f"{told}{',' if told else ';'} about {span(measured.ends_in_s)} to go"
+        rate if measured.ends_in_s is None else f"{rate}{',' if rate else ';'} about {span(measured.ends_in_s)} to go"
     )
 
 

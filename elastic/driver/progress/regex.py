@@ -75,9 +75,9 @@ class Printed:
         self._steps, self._samples = _Count(), _Count()
         self._source = ""
         self._first, self._joined, self._restarted = True, False, False
-        self._told_s = -math.inf
+        self._reported_s = -math.inf
         self._last: tuple[int, int] = (0, 0)
-        self._untold: Message | None = None
+        self._unreported: Message | None = None
         self._loss: float | None = None
         self._total: int | None = None
         self._matching = False
@@ -103,9 +103,9 @@ class Printed:
         self._joined = joined and (self._joined or not self._first)
         self._source, self._first, self._restarted = "", True, self.matched
 
-    def untold(self) -> Message | None:
+    def take_unreported(self) -> Message | None:
         """Returns the message that was read last, if it was not reported yet."""
-        last, self._untold = self._untold, None
+        last, self._unreported = self._unreported, None
         return last
 
     def read(self, lease: str, line: str, at_s: float, group: Callable[[], tuple[int, int]]) -> Message | None:
@@ -121,9 +121,9 @@ class Printed:
         if counts is None:
             return None
         step, samples, loss, total = counts
-        told = self._samples.total(samples, self._restarted) if samples is not None else None
-        done = self._steps.total(step, self._restarted) if step is not None else told
-        if done is None or (samples is not None and told is None):
+        total_samples = self._samples.total(samples, self._restarted) if samples is not None else None
+        done = self._steps.total(step, self._restarted) if step is not None else total_samples
+        if done is None or (samples is not None and total_samples is None):
             return None
         self._restarted = False
         if self._steps.again or self._samples.again:  # a printed total is then that of an epoch
@@ -132,12 +132,12 @@ class Printed:
         before, sum_before = self._last
         if not self.matched:
             self.began_at = done
-        if told is None:
-            told = sum_before + (done - before) * size if self.matched else done * size
-        self._source, self.matched, self._last = lease, True, (done, told)
+        if total_samples is None:
+            total_samples = sum_before + (done - before) * size if self.matched else done * size
+        self._source, self.matched, self._last = lease, True, (done, total_samples)
         self._loss = loss if loss is not None else self._loss
         self._total = total if total is not None else self._total
-        return self._message(done, max(0, told), at_s, nodes, size)
+        return self._message(done, max(0, total_samples), at_s, nodes, size)
 
     def _message(self, step: int, samples: int, at_s: float, nodes: int, size: int) -> Message | None:
         message: Message = {
@@ -157,10 +157,10 @@ class Printed:
         }
         if self._total is not None:
             message["total_steps"] = self._total
-        if not self._first and at_s - self._told_s < REPORT_S:
-            self._untold = message
+        if not self._first and at_s - self._reported_s < REPORT_S:
+            self._unreported = message
             return None
-        self._first, self._told_s, self._untold = False, at_s, None
+        self._first, self._reported_s, self._unreported = False, at_s, None
         return message
 
     def _search(self, line: str) -> re.Match[str] | None:

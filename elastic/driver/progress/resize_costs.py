@@ -29,9 +29,9 @@ class Parts:
 
 @dataclass
 class Costs:
-    """The times of saves and of the present resize; `tells_saves`: each resize saves and loads a checkpoint."""
+    """The times of saves and of the present resize; `saves_at_resize`: each resize saves and loads a checkpoint."""
 
-    tells_saves: bool = False
+    saves_at_resize: bool = False
     state_bytes: int | None = None
     _saves_s: list[float] = field(default_factory=list)
     _asked_s: float | None = None
@@ -42,7 +42,7 @@ class Costs:
     @property
     def save_s(self) -> float | None:
         """The time of a save, if each resize has one and some were seen."""
-        return statistics.median(self._saves_s) if self.tells_saves and self._saves_s else None
+        return statistics.median(self._saves_s) if self.saves_at_resize and self._saves_s else None
 
     def saved(self, took_s: float, state_bytes: int) -> None:
         """Notes that a checkpoint of this size was fully stored, `took_s` after it began to arrive or to be written."""
@@ -62,12 +62,12 @@ class Costs:
         """Notes that a worker runs."""
         self._began_s = at_s
 
-    def parts(self, stall_s: float, told: Mapping[str, Any]) -> Parts:
+    def parts(self, stall_s: float, reported: Mapping[str, Any]) -> Parts:
         """Returns the parts of a resize that stalled training for `stall_s`, called at its first step.
 
         `told` is the worker's report of its start (Session.costs), in seconds and bytes.
         """
-        load_s, load_bytes = number(told.get("load_s")), number(told.get("load_bytes"))
+        load_s, load_bytes = number(reported.get("load_s")), number(reported.get("load_bytes"))
         if load_bytes:
             self.state_bytes = int(load_bytes)
         asked_s, stored_s, began_s = self._asked_s, self._stored_s, self._began_s

@@ -41,7 +41,7 @@ class Probes:
         self._asked: dict[str, asyncio.TimerHandle] = {}
         self._waiting: dict[str, bool] = {}
         """The leases whose node is asked, and whether it got ready meanwhile."""
-        self._full = ErrorLatch(run.tell, f"state={run.settings.spec.state_path} can be written again")
+        self._full = ErrorLatch(run.note, f"state={run.settings.spec.state_path} can be written again")
         self._written = 0
         self._refused: dict[str, tuple[int, int]] = {}
         """For nodes that wait for the file system: the probes that others had written before, and the step saved."""
@@ -74,7 +74,7 @@ class Probes:
             lease, pilot = next(iter(self._held.items()))
             del self._held[lease]
             names = [*self._known, *sorted(self._passed)]
-            pilot.tell({"op": "probe", "path": path, "token": self._token, "names": names})
+            pilot.send({"op": "probe", "path": path, "token": self._token, "names": names})
             self._asked[lease] = asyncio.get_running_loop().call_later(PROBE_S, self._late, pilot)
 
     def ready(self, pilot: Pilot) -> None:

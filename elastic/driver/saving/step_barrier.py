@@ -12,8 +12,8 @@ _TRIP_S = 0.1
 """The step is chosen this far ahead, at the pace of the fastest worker; doubled after each attempt that is late."""
 
 
-class Agreement:
-    """Agreements with workers on a step, one at a time."""
+class SaveRequests:
+    """Requests to all workers of a group to save at the end of the same step, one at a time."""
 
     def __init__(self) -> None:
         self._answers: dict[Peer, Message] = {}
@@ -36,7 +36,7 @@ class Agreement:
             self._gone = True
             self._news.set()
 
-    async def agree(
+    async def make(
         self,
         workers: Sequence[Peer],
         *,
@@ -56,13 +56,13 @@ class Agreement:
         async with self._one:
             self._asked, self._gone = set(workers), False
             try:
-                return await asyncio.wait_for(self._agree(workers, pause, worth), limit_s)
+                return await asyncio.wait_for(self._make(workers, pause, worth), limit_s)
             except asyncio.TimeoutError:
                 return False
             finally:
                 self._asked = set()
 
-    async def _agree(self, workers: Sequence[Peer], pause: bool, worth: Callable[[float], bool]) -> bool:
+    async def _make(self, workers: Sequence[Peer], pause: bool, worth: Callable[[float], bool]) -> bool:
         trip_s = _TRIP_S
         while True:
             if not await self._ask(workers, {"op": "where"}):
@@ -80,17 +80,17 @@ class Agreement:
             paces_s = [float(answer["step_s"]) for answer in found if float(answer["step_s"]) > 0]
             step = furthest + 1 + (int(trip_s / min(paces_s)) if paces_s else 0)
             self._number += 1
-            word, gate = "clear", {"step": step, "number": self._number, "pause": pause}
+            op, request = "withdraw_save", {"step": step, "number": self._number, "pause": pause}
             try:
-                if not await self._ask(workers, {"op": "gate", **gate}):
+                if not await self._ask(workers, {"op": "request_save", **request}):
                     return False
-                if all(answer["op"] == "gated" for answer in self._answers.values()):
-                    word = "open"
+                if all(answer["op"] == "accepted" for answer in self._answers.values()):
+                    op = "confirm_save"
                     return True
             finally:
-                # Sent also when the attempt fails: a worker that reaches a gate waits there until it gets this message.
+                # Sent also when the attempt fails: a worker that ends that step waits there until it gets this message.
                 for worker in workers:
-                    worker.send({"op": word, **gate})
+                    worker.send({"op": op, **request})
             trip_s *= 2
 
     async def _ask(self, workers: Sequence[Peer], question: Message) -> bool:

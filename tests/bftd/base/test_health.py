@@ -54,7 +54,8 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
         wording("bftd.health.nothing_grows", held_s=601, hold="job 9 waits"),
     ),
     ({"nodes": [QUARANTINED]}, "WARNING", wording("bftd.health.quarantine", quarantined=1, value=" is")),
-    ({"strays": [{}, {}]}, "WARNING", wording("bftd.health.stray_jobs", strays=2, value="s")),
+    ({"orphan_jobs": [{}, {}]}, "WARNING", wording("bftd.health.orphan_jobs", orphan_jobs=2, value="s")),
+    ({"strays": [{}, {}]}, "WARNING", wording("bftd.health.orphan_jobs", orphan_jobs=2, value="s")),  # until 0.2
     ({"earmarks_wary": "few get earmarks"}, "WARNING", "few get earmarks"),
     ({"silent": ["17"]}, "WARNING", wording("bftd.health.silent_drivers", silent=17)),
     (

@@ -13,7 +13,7 @@ from bftd.cli import progress
 def test_a_line_comes_where_it_is_asked_for_and_only_after_a_while(
     after_s: float, lines: bool, said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "TOLD_AFTER_S", after_s)
+    monkeypatch.setattr(progress, "PRINTED_AFTER_S", after_s)
     with progress.progress_bar("tracing", lines=lines) as tell:
         tell(0.25)
         tell(0.5)

@@ -48,7 +48,7 @@ def test_what_is_no_pilot_by_its_shape_or_age_is_named_and_left_alone(job: Elast
     core.elastic = {"5": job, "6": young(6)}
     assert set(cancelled(core, 200)) == {"6"}
     shown = overview(core.state, core.time_s, "1", "live", [], [])
-    assert {stray["job_id"] for stray in shown["strays"]} == {"5", "6"}
+    assert {job["job_id"] for job in shown["orphan_jobs"]} == {"5", "6"}
 
 
 def test_limits_of_pilots_are_whole_minutes() -> None:
@@ -172,7 +172,7 @@ def test_regression_a_comment_of_any_user_stopped_the_growth_and_kept_his_job_fr
     assert core.state.pool.hold is None
     assert not core.state.alarms
     told = [action.text for action in of(done, Decided)]
-    key = "core.sentences.job_strays_foreign"
+    key = "core.sentences.orphan_job_foreign"
     assert says(told, key, user="bob", nodes="m70", job_id=70, daemon="forged4"), told
     assert {action.job_id for action in of(done, CancelPilot)} == {"70"}, "as any job that no lease stands behind"
 

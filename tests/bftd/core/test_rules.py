@@ -181,7 +181,7 @@ class Cluster(RuleBasedStateMachine):
         """The node with what it is made of: here all are alike."""
         return item
 
-    def wish(self, item: Registration) -> Registration:
+    def requirements(self, item: Registration) -> Registration:
         """The trainer with what it asks of its nodes: here nothing."""
         return item
 
@@ -269,7 +269,7 @@ class Cluster(RuleBasedStateMachine):
         sizes = tuple(size for size in range(nodes_min, nodes_min + more + 1) if size % 2 == 0) if even else None
         item = registration(self.new_id(), nodes_min, nodes_min + more, weight=weight, sizes=sizes or None, user=user)
         self.users[item.id], self.accounts[item.id] = user, account
-        self.apply(Registered(self.now, self.wish(item)))
+        self.apply(Registered(self.now, self.requirements(item)))
 
     def some_lease(self, data: Any) -> Any:
         """Any lease."""

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import invariant, rule
 
 from bftd.protocol.registration import Registration
-from bftd.protocol.wish import Requirements
+from bftd.protocol.requirements import Requirements
 from slurm_plugin.read.types import Node
 from tests.bftd.core.test_rules import NODES, Cluster
 
 pytestmark = pytest.mark.slow
 
-WISHES: Sequence[Requirements] = (
+REQUIREMENTS: Sequence[Requirements] = (
     Requirements(),
     Requirements(gpu="a100"),
     Requirements(),
@@ -41,9 +41,9 @@ class MixedCluster(Cluster):
             kind, count = "v100", 1
         return replace(item, gpus={kind: count}, gres=f"gpu:{kind}:{count}") if count else item
 
-    def wish(self, item: Registration) -> Registration:
+    def requirements(self, item: Registration) -> Registration:
         """What it asks for."""
-        return replace(item, wish=WISHES[int(item.id) % len(WISHES)])
+        return replace(item, requirements=REQUIREMENTS[int(item.id) % len(REQUIREMENTS)])
 
     @rule()
     def a_node_is_refitted(self) -> None:
@@ -58,10 +58,10 @@ class MixedCluster(Cluster):
         seen = self.state.pool.nodes
         for item in self.state.trainers.values():
             held = [seen[one.node] for one in self.state.leases.values() if one.live and one.trainer == item.id]
-            wish = item.request.wish
-            assert wish.mix or len({one.node_class for one in held}) <= 1, f"{item.id} mixes classes"
-            assert all(one.gpus >= wish.gpus for one in held)
-            assert all(one.gres.startswith(f"gpu:{wish.gpu}") for one in held if wish.gpu)
+            requirements = item.request.requirements
+            assert requirements.mix or len({one.node_class for one in held}) <= 1, f"{item.id} mixes classes"
+            assert all(one.gpus >= requirements.gpus for one in held)
+            assert all(one.gres.startswith(f"gpu:{requirements.gpu}") for one in held if requirements.gpu)
 
     def teardown(self) -> None:
         """L1 of uniform pools says nothing here: idle nodes may be of no class that a trainer may use."""

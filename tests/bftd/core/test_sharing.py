@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from bftd.core.model.domain import LeaseChanged, PoolNode
+from bftd.service import node_status
 from tests.bftd.builders import Core, granted, of, registration, revoked
 from tests.support.messages import wording
 
 
 def shared(name: str, pilot: str | None) -> dict[str, PoolNode]:
     why = wording("pool.judgement.runs_pilot_on_part", beside=5)
-    return {name: PoolNode(name, "MIXED", True, why, pilot=pilot, beside="5")}
+    return {name: PoolNode(name, "MIXED", True, why, pilot=pilot, co_located="5")}
 
 
 def holding(*names: str) -> Core:
@@ -31,6 +32,14 @@ def on(core: Core, node: str) -> str:
     return next(job for job, where in core.pilots.items() if where == node)
 
 
+def test_the_job_on_a_part_of_a_node_is_shown_under_its_name_of_0_1_too() -> None:
+    core = Core()
+    core.pool("n2", out=shared("n1", None))
+    shown = node_status.shown(core.state, "n1", core.time_s)
+    assert shown is not None
+    assert shown["co_located"] == shown["beside"] == "5"
+
+
 def test_a_shared_node_stays_with_its_trainer() -> None:
     core = holding("n1", "n2")
     for _ in range(3):
@@ -38,7 +47,7 @@ def test_a_shared_node_stays_with_its_trainer() -> None:
     assert core.nodes("1") == {"n1", "n2"}
 
 
-@pytest.mark.parametrize("how", [{"beside": "5"}, {"unheard": True}])
+@pytest.mark.parametrize("how", [{"co_located": "5"}, {"unheard": True}])
 def test_who_gives_a_node_to_another_keeps_one_that_is_shared_or_that_slurm_has_not_heard_of(
     how: dict[str, Any],
 ) -> None:

@@ -470,11 +470,11 @@ def test_a_returning_driver_keeps_the_leases_it_holds_and_fences_the_older_one()
     assert core.state.trainers["1"].epoch == 2
     assert kept.id in core.state.leases
     assert lost.id not in core.state.leases
-    assert [stray.id for stray in core.state.trainers["1"].strays] == ["n7.900"]
+    assert [one.id for one in core.state.trainers["1"].unknown_leases] == ["n7.900"]
     core.pool("n1", "n2", "n3")
     assert all(int(item.id.rpartition(".")[2]) > 900 for item in core.leases("1") if item.id != kept.id)
     core.report("1", lease("n7.900", "ended"))
-    assert core.state.trainers["1"].strays == ()
+    assert core.state.trainers["1"].unknown_leases == ()
 
 
 def test_L3_a_pilot_of_a_known_trainer_that_belongs_to_no_lease_is_cancelled_after_a_grace() -> None:
@@ -494,7 +494,7 @@ def test_a_lease_of_another_trainer_is_not_adopted() -> None:
     (item,) = core.leases("1")
     core.arrive(registration("2"), Held(item.id, "n1", "55"))
     assert core.state.leases[item.id].trainer == "1"
-    assert [stray.id for stray in core.state.trainers["2"].strays] == [item.id]
+    assert [one.id for one in core.state.trainers["2"].unknown_leases] == [item.id]
 
 
 def test_a_lease_id_never_comes_back() -> None:

@@ -368,8 +368,8 @@ def test_regression_each_poll_of_a_driver_wrote_its_trainer_down_again(tmp_path:
     service = start(tmp_path / "ledger", clock)
     held = tuple(Held(f"n{number}.{number}", f"n{number}", None) for number in range(2000))
     service.apply(Registered(clock.now, registration("1", nodes_max=1000, held=held)))
-    strays = service.state.trainers["1"].strays
-    assert 0 < len(strays) < 2000, "a driver gives back what no list names"
+    unknown = service.state.trainers["1"].unknown_leases
+    assert 0 < len(unknown) < 2000, "a driver gives back what no list names"
     assert service.state.sequence == 1999, "and its numbers do not come again"
     with sqlite3.connect(tmp_path / "ledger") as db:
         assert db.execute("SELECT length(body) FROM trainers").fetchone()[0] < 2000

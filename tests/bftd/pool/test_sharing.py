@@ -43,7 +43,7 @@ def used(name: str, cpus: int, memory_mb: int = 512, **fields: Any) -> Node:
 def test_a_regular_job_beside_a_pilot_that_shares_takes_nothing_from_it(state: str, cpus: int) -> None:
     view = Pool().see([used("n1", 2 + cpus)], [sharing(), beside(state=state, cpus=cpus)], LEASED)
     found = view.nodes["n1"]
-    assert (found.in_pool, found.wanted, found.beside) == (True, False, "5")
+    assert (found.in_pool, found.wanted, found.co_located) == (True, False, "5")
     assert found.why == wording("pool.judgement.runs_pilot_on_part", beside=5)
 
 
@@ -70,7 +70,7 @@ def test_a_regular_job_beside_a_pilot_that_shares_takes_nothing_from_it(state: s
 )
 def test_a_pilot_leaves_a_job_that_cannot_be_there_by_slurms_leave(jobs: list[Job], why: str) -> None:
     found = Pool().see([used("n1", 4)], jobs, LEASED).nodes["n1"]
-    assert (found.in_pool, found.wanted, found.beside, found.why) == (False, True, "", why)
+    assert (found.in_pool, found.wanted, found.co_located, found.why) == (False, True, "", why)
 
 
 def test_a_node_that_a_pilot_shared_is_lent_again_once_it_is_wholly_idle() -> None:
@@ -94,7 +94,7 @@ def test_a_pilot_that_no_lease_stands_behind_is_no_neighbour_of_the_one_that_is_
     for some in (jobs, jobs[::-1]):
         view = Pool().see([used("n1", 3)], some, LEASED)
         assert view.nodes["n1"].pilot == "71"
-        assert view.nodes["n1"].beside == "99", "it runs, by Slurm's leave"
+        assert view.nodes["n1"].co_located == "99", "it runs, by Slurm's leave"
         assert view.pilots == {"71": "n1", "99": "n1"}
 
 

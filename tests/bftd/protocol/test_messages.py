@@ -27,8 +27,8 @@ from bftd.protocol.reports import (
     Taken,
     report_from_json,
 )
+from bftd.protocol.requirements import Requirements
 from bftd.protocol.sizes import Sizes
-from bftd.protocol.wish import Requirements
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 NAMES = st.from_regex(r"[A-Za-z0-9_-]{1,20}", fullmatch=True)
@@ -100,7 +100,7 @@ REGISTRATIONS = st.builds(
     up_cost_s=MAYBE_NUMBERS,
     down_cost_s=MAYBE_NUMBERS,
     warm_up_s=MAYBE_NUMBERS,
-    wish=st.builds(
+    requirements=st.builds(
         Requirements,
         gpu=st.just("") | st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True),
         gpus=st.integers(0, 16),
@@ -285,7 +285,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
                 "protocol.fields.wrong",
                 where="trainer",
                 name="gpu",
-                wanted=wording("protocol.wish.gpu_wanted"),
+                wanted=wording("protocol.requirements.gpu_wanted"),
                 shown=repr("a100; rm"),
             ),
         ),
@@ -300,7 +300,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
                 "protocol.fields.wrong",
                 where="trainer",
                 name="without",
-                wanted=wording("protocol.wish.gpus_wanted"),
+                wanted=wording("protocol.requirements.gpus_wanted"),
                 shown=["a b"],
             ),
         ),
@@ -310,7 +310,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
                 "protocol.fields.wrong",
                 where="trainer",
                 name="features",
-                wanted=wording("protocol.wish.features_wanted"),
+                wanted=wording("protocol.requirements.features_wanted"),
                 shown=["ib|x"],
             ),
         ),
@@ -320,7 +320,7 @@ def test_a_driver_or_a_daemon_of_another_protocol_is_told_which_one_to_upgrade()
                 "protocol.fields.wrong",
                 where="trainer",
                 name="features",
-                wanted=wording("protocol.wish.features_wanted"),
+                wanted=wording("protocol.requirements.features_wanted"),
                 shown=[1],
             ),
         ),

@@ -161,7 +161,7 @@ class LiveSite:
         """One poll; regular jobs have preempted the pilots on their nodes."""
         service, now_s = self.service, snapshot.time_s
         self.imaginary.advance(now_s, now_s - service.core.pool.time_s <= service.core.settings.pool.stale_after_s)
-        told = self.imaginary.told(now_s, service.core.leases.values(), CONFIG.daemon.shadow_trainers)
+        told = self.imaginary.events(now_s, service.core.leases.values(), CONFIG.daemon.shadow_trainers)
         busy = {name for item in snapshot.jobs for name in item.nodes}
         free = {name for name, item in snapshot.nodes.items() if item.state == "IDLE" and name not in busy}
         placed = [lease for lease in service.core.leases.values() if lease.job_id and lease.node in free]
@@ -453,11 +453,11 @@ def test_the_ledgers_of_the_two_modes_are_never_taken_for_each_other(tmp_path: P
 
 def test_a_real_driver_is_answered_waits_and_changes_nothing(site: Site) -> None:
     twin = dict(site.lent)
-    stray = Held("n1.77", "n1", "4711")
-    site.service.apply(Registered(site.now_s, registration("12", held=(stray,))))
+    unknown = Held("n1.77", "n1", "4711")
+    site.service.apply(Registered(site.now_s, registration("12", held=(unknown,))))
     guest = site.service.state.trainers["12"]
     assert guest.state == "waiting"
-    assert [lease.live for lease in guest.strays] == [False], "the pilots that it still has are to be ended"
+    assert [lease.live for lease in guest.unknown_leases] == [False], "the pilots that it still has are to be ended"
     site.idle(polls=5)
     assert site.lent == twin
     assert "12" not in site.service.core.trainers
@@ -571,7 +571,7 @@ def test_the_week_is_recorded_as_a_trace_that_goes_on_after_a_restart(tmp_path: 
             jobs = tuple(job(f"5{name[1:]}", "RUNNING", nodes=(name,)) for name in busy)
             recorder.see(Snapshot(BEGIN_S + passed_s[0], nodes, jobs, ()))
             passed_s[0] += 1.0
-        assert recorder.told == str(path)
+        assert recorder.recording_path == str(path)
         recorder.close()
 
     watch(100)
@@ -623,7 +623,7 @@ def test_a_trace_that_cannot_be_written_does_not_end_the_daemon(tmp_path: Path, 
     recorder = TraceRecorder(path, CONFIG)
     recorder.see(Snapshot(BEGIN_S, {"n1": node("n1")}, (), ()))
     recorder.close()
-    assert recorder.told == ""
+    assert recorder.recording_path == ""
     assert says(caplog.text, "shadow.trace_recorder.no_trace")
 
 

@@ -221,7 +221,7 @@ def test_regression_what_others_name_commanded_the_terminal() -> None:
     core.place_all()
     status = texts(json.loads(json.dumps(status_of(core))))
     status["nodes"] = [node | {"name": f"n{number}"} for number, node in enumerate(status["nodes"])]  # Slurm's own
-    status["strays"] = [{"job_id": HOSTILE, "user": HOSTILE, "account": HOSTILE, "nodes": ["n1"], "since_s": 1.0} |
+    status["orphan_jobs"] = [{"job_id": HOSTILE, "user": HOSTILE, "account": HOSTILE, "nodes": ["n1"], "since_s": 1.0} |
                         {"cancelled": False}]  # fmt: skip
     shadow = {"waiting": [{"id": HOSTILE, "name": HOSTILE, "user": HOSTILE, "text": HOSTILE}]}
     shadow |= {"since_s": 0.0, "idle_node_seconds": 0.0, "efficiency": None, "preemptions": 0, "nodes_taken": 0}

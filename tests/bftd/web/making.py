@@ -153,7 +153,7 @@ def status(nodes: int, told: dict[str, Any]) -> dict[str, Any]:
         "snapshot_age_s": 0.8,
         "hold": None,
         "trainers": [_trainer(id_, told, last[id_], nodes) for id_ in last],
-        "strays": [],
+        "orphan_jobs": [],
         "caps": [],
         "pauses": [
             {

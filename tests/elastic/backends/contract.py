@@ -26,7 +26,7 @@ from elastic.backends import KINDS, Kind, load
 from elastic.backends.base import Backend
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.wire import Message
-from tests.elastic.backends.stage import FakeCompanion, Host, pilot, started, told
+from tests.elastic.backends.stage import FakeCompanion, FakeServices, pilot, started, told
 from tests.elastic.fakes import settings_for, until
 from tests.support.programs import shell_script
 
@@ -69,11 +69,11 @@ class BackendContract(ABC):
         return import_module(self.kind.driver.partition(":")[0])
 
     @pytest.fixture
-    def host(self, tmp_path: Path) -> Host:
-        return Host(settings_for(tmp_path, "1-8", self.kind.name))
+    def host(self, tmp_path: Path) -> FakeServices:
+        return FakeServices(settings_for(tmp_path, "1-8", self.kind.name))
 
     @pytest.fixture
-    def backend(self, host: Host) -> AbstractAsyncContextManager[Backend]:
+    def backend(self, services: Host) -> AbstractAsyncContextManager[Backend]:
         return started(host, load(self.kind.driver))
 
     # -- members ---
@@ -89,7 +89,7 @@ class BackendContract(ABC):
         assert host.saves == []
 
     async def test_its_members_train_as_they_grow_and_shrink_and_nobody_takes_a_leave_for_a_crash(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
         for members in ([n1], [n1, n2, n3], [n2, n3]):
@@ -97,17 +97,17 @@ class BackendContract(ABC):
             assert backend.running
             assert [one.node for one in (n1, n2, n3) if backend.uses(one)] == [one.node for one in members]
             assert all(one.workers for one in members)
-        assert (host.crashes, host.failures, host.ends) == ([], [], [])
+        assert (services.crashes, services.failures, services.ends) == ([], [], [])
 
     async def test_the_same_members_again_disturb_nobody(
-        self, companions: list[FakeCompanion], backend: Backend, host: Host
+        self, companions: list[FakeCompanion], backend: Backend, services: FakeServices
     ) -> None:
         members = [pilot("n1"), pilot("n2")]
         await self.form(backend, *members)
         before = [told(one) for one in members], [list(helper.commands) for helper in companions]
         await backend.set_members(members)
         assert ([told(one) for one in members], [list(helper.commands) for helper in companions]) == before
-        assert host.saves == []
+        assert services.saves == []
 
     async def test_when_all_members_go_at_once_the_state_is_saved_before_the_others_begin(
         self, backend: Backend, host: Host
@@ -115,70 +115,70 @@ class BackendContract(ABC):
         await self.form(backend, pilot("n1"))
         n2 = pilot("n2")
         await self.form(backend, n2)
-        assert host.saves == [True]
+        assert services.saves == [True]
         assert backend.uses(n2)
 
     # -- suspension ---
 
     async def test_a_suspension_saves_at_a_step_boundary_and_training_goes_on_wherever_it_may(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
         await self.form(backend, n1, n2)
         before = len(told(n1))
         await backend.suspend()
-        assert host.saves == [True]
+        assert services.saves == [True]
         assert not backend.running
         assert not backend.uses(n1)
         assert len(told(n1)) > before, "its workers have to be ended"
         await backend.suspend()
-        assert host.saves == [True]
+        assert services.saves == [True]
         for members in ([n3], [n3, n1]):
             await self.form(backend, *members)
             assert backend.running
-        assert (host.crashes, host.failures, host.ends) == ([], [], [])
+        assert (services.crashes, services.failures, services.ends) == ([], [], [])
 
     # -- what goes wrong ---
 
     async def test_a_lost_node_is_no_crash_wakes_the_trainer_and_the_others_go_on(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
         await self.form(backend, n1, n2, n3)
-        before = host.wakes
+        before = services.wakes
         n2.leaving = True
         n2.workers.clear()
         backend.lost(n2)
-        assert host.wakes > before
+        assert services.wakes > before
         await self.form(backend, n1, n3)
         assert backend.running
         assert not backend.uses(n2)
-        assert (host.crashes, host.failures, host.ends) == ([], [], [])
+        assert (services.crashes, services.failures, services.ends) == ([], [], [])
 
     async def test_a_crash_is_told_once_with_the_step_it_came_at_and_the_same_members_begin_anew(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await self.form(backend, n1, n2)
-        before = host.wakes
+        before = services.wakes
         self.crash(backend, n1, -9, step=7)
-        assert host.broken_at == 7
-        assert host.wakes > before
-        await until("told", lambda: host.crashes)
+        assert services.broken_at == 7
+        assert services.wakes > before
+        await until("told", lambda: services.crashes)
         await self.form(backend, n1, n2)
         assert backend.uses(n1)
         assert backend.uses(n2)
-        assert host.crashes == [("n1", -9)]
-        assert host.ends == []
+        assert services.crashes == [("n1", -9)]
+        assert services.ends == []
 
     async def test_after_a_crash_a_suspension_does_not_wait_for_a_step_that_will_not_end(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await self.form(backend, n1, n2)
         self.crash(backend, n1, 1, step=3)
         await backend.suspend()
-        assert host.saves == [False]
+        assert services.saves == [False]
 
     async def test_what_a_node_says_that_nobody_knows_is_passed_over(self, backend: Backend) -> None:
         n1 = pilot("n1")
@@ -190,19 +190,19 @@ class BackendContract(ABC):
     # -- the end ---
 
     async def test_success_is_told_once_and_what_is_lost_afterwards_does_not_undo_it(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         n1, n2 = pilot("n1"), pilot("n2")
         await self.form(backend, n1, n2)
         self.complete(backend, n1, n2)
-        await until("told", lambda: host.ends)
-        assert host.ends == [(0, "training is complete")]
+        await until("told", lambda: services.ends)
+        assert services.ends == [(0, "training is complete")]
         for one in (n1, n2):
             one.leaving = True
             backend.lost(one)
         await asyncio.sleep(0)
-        assert set(host.ends) == {(0, "training is complete")}
-        assert (host.crashes, host.failures) == ([], [])
+        assert set(services.ends) == {(0, "training is complete")}
+        assert (services.crashes, services.failures) == ([], [])
 
     async def test_to_close_leaves_no_process_beside_the_driver(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -211,7 +211,7 @@ class BackendContract(ABC):
         interpreter = shell_script(tmp_path / "python", "exec sleep 1000")
         before = set(psutil.Process().children(recursive=True))
         settings = replace(settings_for(tmp_path, "1-8", self.kind.name), interpreter=str(interpreter))
-        backend: Backend = load(self.kind.driver)(Host(settings))
+        backend: Backend = load(self.kind.driver)(FakeServices(settings))
         await backend.start()
         forming = asyncio.ensure_future(backend.set_members([pilot("n1")]))
         await asyncio.wait([forming], timeout=0.2)

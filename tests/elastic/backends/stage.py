@@ -48,7 +48,7 @@ class FakeCompanion:
         return list(next(m for m in reversed(self.commands) if m["op"] == "hosts")["hosts"])
 
 
-class Host:
+class FakeServices:
     """The trainer, as a back-end sees it."""
 
     def __init__(self, settings: DriverSettings) -> None:
@@ -88,7 +88,7 @@ class Host:
         self.log(text)
         pilot.expiring = True
 
-    def life_failed(self, reason: str) -> None:
+    def workers_failed(self, reason: str) -> None:
         self.failures.append(reason)
 
     def finish(self, exit_code: int, reason: str) -> None:
@@ -110,9 +110,9 @@ def told(to: Pilot) -> list[Message]:
 
 
 @asynccontextmanager
-async def started(host: Host, kind: Callable[[Any], Backend]) -> AsyncIterator[Any]:
+async def started(services: FakeServices, kind: Callable[[Any], Backend]) -> AsyncIterator[Any]:
     """A back-end that may be given members."""
-    backend = kind(host)
+    backend = kind(services)
     await backend.start()
     yield backend
     await backend.close()

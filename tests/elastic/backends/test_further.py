@@ -58,7 +58,7 @@ class TestDummy(BackendContract):
     async def form(self, backend: Any, *members: Pilot) -> None:
         await backend.set_members(members)
         for member in members:
-            member.workers[0] = peer(role="worker", host=member.lease, local_rank=0)
+            member.workers[0] = peer(role="worker", lease=member.lease, local_rank=0)
 
     def crash(self, backend: Any, member: Pilot, rc: int, step: int) -> None:
         member.workers.clear()
@@ -118,7 +118,7 @@ def test_a_script_runs_to_its_end_on_it_through_real_agents_and_node_processes(
         starter = Starter(f"127.0.0.1:{listening.getsockname()[1]}", secret, tmp_path)
         trainer = trainer_for(settings, lines.append, starter, daemon, driver=KIND.driver)
         hub = Hub(trainer.connections, secret, listening)
-        trainer.crew.on_leases([lease("n1"), lease("n2")])
+        trainer.pilot_manager.on_leases([lease("n1"), lease("n2")])
         ended = await asyncio.wait_for(trainer.serve(), 60)
         hub.close()
         await trainer.stop()
@@ -142,10 +142,10 @@ def test_what_its_row_says_of_its_output_and_its_checkpoint_holds_for_the_traine
         fields = {"driver": KIND.driver, "uploads_in_background": uploads}
         trainer = trainer_for(settings_for(tmp_path, f"1-1{state}", "dummy"), print, starter, FakeDaemon(), **fields)
         serving = asyncio.create_task(trainer.serve())
-        trainer.crew.on_leases([lease("n1")])
-        [one] = trainer.crew.all
+        trainer.pilot_manager.on_leases([lease("n1")])
+        [one] = trainer.pilot_manager.all
         await until("placed", lambda: one.state == "placed")
-        agent, worker = peer(role="agent", lease=one.lease), peer(role="worker", host=one.host, local_rank=0)
+        agent, worker = peer(role="agent", lease=one.lease), peer(role="worker", lease=one.lease, local_rank=0)
         assert trainer.connections.connected(agent)
         assert trainer.connections.connected(worker)
         one.working = one.revoked = True

@@ -16,7 +16,7 @@ from elastic.backends.helper_process import Companion
 from elastic.backends.torchrun import driver as torchruns
 from elastic.base.errors import ElasticError
 from elastic.link.wire import Message
-from tests.elastic.backends.stage import FakeCompanion, Host
+from tests.elastic.backends.stage import FakeCompanion, FakeServices
 from tests.elastic.fakes import settings_for, until
 from tests.support.messages import fragment, pattern, says
 from tests.support.programs import shell_script
@@ -102,10 +102,10 @@ def test_regression_a_store_that_took_too_long_was_a_fault_of_the_driver(
     monkeypatch.setattr(torchruns, "Companion", Silent)
     monkeypatch.setattr(torchruns, "_STORE_S", 0.01)
 
-    async def run() -> Host:
-        host = Host(settings_for(tmp_path))
-        assert await torchruns.TorchrunBackend(host)._port() is None
-        return host
+    async def run() -> FakeServices:
+        services = FakeServices(settings_for(tmp_path))
+        assert await torchruns.TorchrunBackend(services)._port() is None
+        return services
 
     [(code, reason)] = asyncio.run(run()).ends
     assert code == 1
@@ -123,10 +123,10 @@ def test_regression_a_driver_s_host_that_fetched_the_image_longer_than_torch_tak
     monkeypatch.setattr(torchruns, "_STORE_S", 0.01)
     monkeypatch.setattr(torchruns, "PULL_S", 0.03)
 
-    async def run() -> Host:
-        host = Host(settings_for(tmp_path, "1-8,container=/i"))
-        assert await torchruns.TorchrunBackend(host)._port() is None
-        return host
+    async def run() -> FakeServices:
+        services = FakeServices(settings_for(tmp_path, "1-8,container=/i"))
+        assert await torchruns.TorchrunBackend(services)._port() is None
+        return services
 
     [(code, reason)] = asyncio.run(run()).ends
     assert (code, "within 0.04 s" in reason) == (1, True)

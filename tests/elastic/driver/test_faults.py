@@ -36,7 +36,7 @@ async def trains(stage: Stage, *nodes: str) -> None:
 
 async def trains_also(stage: Stage, *nodes: str) -> None:
     """The last of the nodes is granted, and the first if it is not there yet."""
-    new = [node for node in nodes if node not in {pilot.node for pilot in stage.trainer.crew.all}]
+    new = [node for node in nodes if node not in {pilot.node for pilot in stage.trainer.pilot_manager.all}]
     stage.grant(*new)
     await stage.warm(*new)
     await stage.trains_on(*nodes)
@@ -79,7 +79,10 @@ async def test_a_script_that_fails_three_times_ends_the_trainer_with_its_own_exi
     await crash(stage, "n1", 7)
     assert not stage.run.result.done()
     await crash(stage, "n1", 42)
-    assert stage.ended == (42, wording("elastic.host.failed_and_saved_nothing", times=3, node="n1", how="exit code 42"))
+    assert stage.ended == (
+        42,
+        wording("elastic.policy.failed_and_saved_nothing", times=3, node="n1", how="exit code 42"),
+    )
 
 
 async def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(stage: Stage) -> None:
@@ -102,7 +105,7 @@ async def test_regression_a_script_that_failed_at_the_same_batch_was_started_two
         await crash(stage, "n1", 3)
     assert stage.ended == (
         3,
-        wording("elastic.host.failed_since_saved", times=3, step=50, node="n1", how="exit code 3"),
+        wording("elastic.policy.failed_since_saved", times=3, step=50, node="n1", how="exit code 3"),
     )
 
 
@@ -129,7 +132,7 @@ async def test_the_end_tells_the_error_that_the_script_told(open_stage: OpenStag
             "Traceback (most recent call last):", '  File "train.py", line 9, in <module>', "ValueError: no  [2Jlayer",
         ))  # fmt: skip
         assert {report.text for report in stage.reports(CrashReport)} == {
-            wording("elastic.host.worker_ended", node="n1", error="exit code 1: ValueError: no  [2Jlayer")
+            wording("elastic.policy.worker_ended", node="n1", error="exit code 1: ValueError: no  [2Jlayer")
         }
         ended = stage.ended
     assert ended is not None
@@ -155,10 +158,10 @@ async def test_a_script_that_dies_without_a_word_is_told_of_by_the_last_lines_of
 
 async def test_lives_that_fail_again_and_again_end_the_trainer_too(stage: Stage) -> None:
     for _ in range(2):
-        stage.backend._host.life_failed("nobody answered")
+        stage.backend._services.workers_failed("nobody answered")
     assert not stage.run.result.done()
-    stage.backend._host.life_failed("nobody answered")
-    assert stage.ended == (1, "nobody answered, 3 times " + wording("elastic.host.saved_nothing"))
+    stage.backend._services.workers_failed("nobody answered")
+    assert stage.ended == (1, "nobody answered, 3 times " + wording("elastic.policy.saved_nothing"))
 
 
 # -- one bad node ---
@@ -177,7 +180,7 @@ async def test_regression_one_node_without_the_interpreter_ended_a_trainer_of_se
         [report] = stage.reports(CrashReport)
         assert (report.node, report.rc, report.text) == ("bad", 1, "/opt/python: No such file or directory")
         assert [pilot.node for pilot in stage.backend.members] == healthy
-        assert any(says(line, "elastic.host.cannot_train", node="bad", text="/opt/python") for line in stage.lines)
+        assert any(says(line, "elastic.policy.cannot_train", node="bad", text="/opt/python") for line in stage.lines)
         assert stage.ended is None
 
 
@@ -192,7 +195,7 @@ async def test_regression_a_node_whose_workers_always_failed_was_started_on_fift
     await stage.trains_on("good")
     await given_back(stage, "bad")
     [ended] = stage.reports(LeaseReport, state="ended")
-    assert ended.reason == wording("elastic.host.failed_on_one_node", node="bad", count="2 times")
+    assert ended.reason == wording("elastic.policy.failed_on_one_node", node="bad", count="2 times")
     assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
     assert stage.ended is None
 
@@ -340,8 +343,8 @@ async def test_regression_a_node_process_that_was_killed_again_and_again_was_tol
     await until("told", lambda: len(stage.reports(CrashReport)) == 2)
     assert stage.reports(CrashReport)[-1].text == (
         wording(
-            "elastic.host.before_ready",
-            text=wording("elastic.host.node_process_ended", rc="signal SIGILL"),
+            "elastic.policy.before_ready",
+            text=wording("elastic.policy.node_process_ended", rc="signal SIGILL"),
             last="Illegal instruction",
         )
     )
@@ -365,7 +368,7 @@ async def test_every_interpreter_that_crashes_at_import_ends_the_trainer(stage: 
     ended = stage.ended
     assert ended is not None
     assert ended[0] == 1
-    assert says(ended[1], "elastic.host.before_ready", text="SIGILL")
+    assert says(ended[1], "elastic.policy.before_ready", text="SIGILL")
 
 
 async def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the_script(stage: Stage) -> None:
@@ -378,7 +381,7 @@ async def test_regression_a_worker_whose_link_was_lost_counted_as_a_crash_of_the
     ended = stage.ended
     assert ended is not None
     assert ended[0] == EXIT_LINK_LOST
-    assert ended[1].startswith(wording("elastic.host.links_lost") + " 10 times")
+    assert ended[1].startswith(wording("elastic.policy.links_lost") + " 10 times")
 
 
 async def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_times(stage: Stage) -> None:
@@ -390,12 +393,12 @@ async def test_regression_a_script_that_exits_with_75_by_itself_was_started_ten_
     ended = stage.ended
     assert ended is not None
     assert ended[0] == EXIT_LINK_LOST
-    assert says(ended[1], "elastic.host.failed_and_saved_nothing", times=3)
+    assert says(ended[1], "elastic.policy.failed_and_saved_nothing", times=3)
 
 
 async def test_a_node_that_does_not_take_part_is_told_of_and_given_back(stage: Stage) -> None:
     await trains(stage, "n1", "n2")
-    stage.backend._host.absent(stage.pilot("n2"), "n2 did not come to the rendezvous")
+    stage.backend._services.absent(stage.pilot("n2"), "n2 did not come to the rendezvous")
     await stage.trains_on("n1")
     [report] = stage.reports(CrashReport)
     assert (report.node, report.rc, report.text) == (
@@ -419,7 +422,7 @@ async def test_regression_the_peer_of_a_bad_node_was_told_of_and_given_back_in_i
     assert [report.node for report in stage.reports(CrashReport)] == ["bad", "bad"]
     assert says(
         stage.lines,
-        "elastic.host.worker_ended",
+        "elastic.policy.worker_ended",
         node="good",
         error="exit code 1: RuntimeError: Connection closed by peer",
     )
@@ -432,17 +435,17 @@ async def test_regression_nodes_were_given_back_for_a_rank_that_ended_with_0_ear
     early = wording("elastic.driver.ended_with_0", rank=0, at=" at step 40")
     async with open_stage() as stage:
         await trains(stage, "n1", "n2", "n3")
-        for life in range(1, 4):
+        for attempt in range(1, 4):
             for node in ("n2", "n3"):
                 await stage.says(await begins(stage, node), {"op": "error", "text": LOST})
                 stage.crash(node, 1, early)
             await asyncio.sleep(0)
-            assert stage.run.result.done() == (life == 3)
+            assert stage.run.result.done() == (attempt == 3)
             # A higher step that is saved does not settle it: each group would begin as the one before.
-            await steps(stage, await begins(stage, "n1"), 40 + life, saved=40 + life)
+            await steps(stage, await begins(stage, "n1"), 40 + attempt, saved=40 + attempt)
         assert stage.reports(CrashReport) == []
         code, reason = stage.ended or (0, "")
-    assert (code, reason) == (1, wording("elastic.host.all_have_to_end", early=early, times="3 times"))
+    assert (code, reason) == (1, wording("elastic.policy.all_have_to_end", early=early, times="3 times"))
 
 
 async def test_an_evaluation_that_fails_on_one_rank_at_the_end_ends_the_trainer_with_its_own_error(
@@ -457,7 +460,7 @@ async def test_an_evaluation_that_fails_on_one_rank_at_the_end_ends_the_trainer_
     code, reason = stage.ended or (0, "")
     how = "exit code 3: ValueError: no such metric"
     assert code == 3
-    assert says(reason, "elastic.host.failed_and_saved_nothing", times=3, node="n1", how=how)
+    assert says(reason, "elastic.policy.failed_and_saved_nothing", times=3, node="n1", how=how)
 
 
 LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [10.0.0.7]:1559. This is typically caused by a crash"
@@ -475,8 +478,8 @@ async def test_regression_a_script_that_takes_its_group_down_before_it_tells_its
     nodes = ("n1", "n2", "n3")
     await trains(stage, *nodes)
     for _ in range(3):
-        first, *peers = [await begins(stage, pilot.node) for pilot in stage.trainer.crew.all if pilot.wanted]
-        failing, *others = [pilot.node for pilot in stage.trainer.crew.all if pilot.wanted]
+        first, *peers = [await begins(stage, pilot.node) for pilot in stage.trainer.pilot_manager.all if pilot.wanted]
+        failing, *others = [pilot.node for pilot in stage.trainer.pilot_manager.all if pilot.wanted]
         for peer in peers:
             await stage.says(peer, {"op": "error", "text": lost})
         await stage.says(first, {"op": "error", "text": "ValueError: no such split"})
@@ -499,7 +502,7 @@ async def test_regression_peers_that_nccl_aborts_were_blamed_for_the_script_that
         stage.crash("n2", -6)
         await crash(stage, "n1", 1)
     assert {report.node for report in stage.reports(CrashReport)} == {"n1"}
-    assert says(stage.lines, "elastic.host.worker_ended", node="n2", error="signal SIGABRT")
+    assert says(stage.lines, "elastic.policy.worker_ended", node="n2", error="signal SIGABRT")
     assert stage.ended is None
 
 
@@ -516,10 +519,10 @@ async def test_who_was_killed_is_the_cause_though_the_peers_told_of_it_before(rc
 
 def test_of_two_workers_on_a_node_the_one_that_only_lost_the_other_is_not_the_one_to_look_at() -> None:
     words = LastWords()
-    words.told("a", LOST)
-    words.told("a", "ValueError: no such split")
-    words.told("a", "KeyError: 'later'")
-    words.told("a", LOST)
+    words.take_error("a", LOST)
+    words.take_error("a", "ValueError: no such split")
+    words.take_error("a", "KeyError: 'later'")
+    words.take_error("a", LOST)
     assert words.error("a") == "ValueError: no such split"
     assert not words.of_a_peer("a")
 
@@ -540,7 +543,7 @@ async def test_the_peers_of_a_node_that_slurm_takes_fail_of_that_and_of_nothing_
         await crash(stage, "n1", 1)
     ended = stage.ended
     assert ended is not None
-    assert says(ended[1], "elastic.host.failed_and_saved_nothing", times=3)
+    assert says(ended[1], "elastic.policy.failed_and_saved_nothing", times=3)
 
 
 async def test_regression_workers_that_trained_on_without_a_node_that_had_left_were_excused_by_it_for_ever(
@@ -568,12 +571,12 @@ async def test_regression_a_new_worker_whose_group_had_lost_a_node_while_it_was_
 ) -> None:
     """Horovod's library aborts where a peer goes while they connect to each other."""
     await trains(stage, "n1", "n2", "n3")
-    stage.backend._host.formed([stage.pilot(node).lease for node in ("n1", "n2", "n3")])
+    stage.backend._services.formed([stage.pilot(node).lease for node in ("n1", "n2", "n3")])
     stage.revoke("n2")
     await begins(stage, "n3")
     await crash(stage, "n3", -6)
     assert stage.reports(CrashReport) == []
-    stage.backend._host.formed([stage.pilot(node).lease for node in ("n1", "n3")])
+    stage.backend._services.formed([stage.pilot(node).lease for node in ("n1", "n3")])
     await begins(stage, "n3")
     await crash(stage, "n3", -6)
     assert [report.node for report in stage.reports(CrashReport)] == ["n3"]
@@ -606,7 +609,7 @@ async def test_regression_ranks_that_had_not_loaded_the_state_trained_on_other_s
         assert not stage.run.result.done()
         for rank, node in enumerate(("n1", "n2")):
             await first_step(stage, await begins(stage, node), at[rank], rank, generation)
-    assert stage.ended == (1, wording("elastic.host.began_apart", rank=0, begun=35, other=1, at=0))
+    assert stage.ended == (1, wording("elastic.policy.began_apart", rank=0, begun=35, other=1, at=0))
 
 
 async def test_ranks_of_two_groups_begin_at_steps_of_their_own(stage: Stage) -> None:
@@ -621,11 +624,11 @@ async def test_regression_a_script_that_saves_and_never_loads_began_anew_each_ti
     loads: bool, stage: Stage
 ) -> None:
     await trains(stage, "n1")
-    for life in ("1", "2", "3"):
+    for attempt in ("1", "2", "3"):
         worker = await begins(stage, "n1")
         if loads:
             await stage.says(worker, {"op": "fetch"})
-        await first_step(stage, worker, 1, 0, life)
+        await first_step(stage, worker, 1, 0, attempt)
         await put(stage.run.store, 43, b"state")
     assert stage.lines.count(NOT_LOADED) == (not loads)
     assert stage.ended is None
@@ -636,7 +639,7 @@ async def test_regression_a_script_that_saves_and_never_loads_began_anew_each_ti
 
 async def resized(stage: Stage, workers: Sequence[Peer], graceful: bool = True) -> None:
     """What a back-end does that restarts all workers at a change of nodes."""
-    await stage.backend._host.save_checkpoint(workers, graceful=graceful)
+    await stage.backend._services.save_checkpoint(workers, graceful=graceful)
 
 
 async def test_regression_a_script_that_saves_nothing_was_restarted_from_zero_without_a_word(
@@ -717,7 +720,7 @@ def test_what_is_kept_of_the_output_is_little_and_goes_with_its_pilot() -> None:
     words = LastWords()
     for number in range(10_000):
         words.printed(f"n{number % 3}.1", "x" * 10_000)
-    words.told("n0.1", "y\n" * 10_000)
+    words.take_error("n0.1", "y\n" * 10_000)
     assert len(words.of("n1.1")) == LINES_KEPT
     assert {len(line) for line in words.of("n1.1")} == {LINE_MOST}
     assert sum(map(len, words.of("n0.1"))) <= TEXT_MOST

@@ -48,7 +48,7 @@ async def main():
     listening = listen()
     Hub(connections, SECRET, listening, print, connections.transfers.accept)
     serving = asyncio.create_task(trainer.serve())
-    trainer.crew.on_leases([lease("n1")])
+    trainer.pilot_manager.on_leases([lease("n1")])
     print(listening.getsockname()[1], flush=True)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -76,7 +76,7 @@ def driver(folder: Path) -> Iterator[tuple[subprocess.Popen[str], DriverLink]]:
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{int(process.stdout.readline())}",
             "BFT_SECRET": SECRET,
-            "BFT_HOST": "n1.1",
+            "BFT_LEASE": "n1.1",
             "BFT_LOCAL_RANK": "0",
             "TMPDIR": str(folder),
         }

@@ -26,8 +26,8 @@ class Stage:
         self.lines: list[str] = []
         self.abandoned: list[tuple[str, str]] = []
         self.all = [self.pilot("n1"), self.pilot("n2")]
-        crew: Any = self
-        self.liveness = Liveness(crew, crew, clock=lambda: self.now_s)
+        pilot_manager: Any = self
+        self.liveness = Liveness(pilot_manager, pilot_manager, clock=lambda: self.now_s)
         for pilot in self.all:
             for one in (pilot.agent, *pilot.workers.values()):
                 assert one

@@ -265,17 +265,17 @@ def test_a_driver_that_is_cancelled_still_takes_what_its_workers_saved_last(
     environ = {
         "BFT_DRIVER": f"127.0.0.1:{listening.getsockname()[1]}",
         "BFT_SECRET": settings.secret,
-        "BFT_HOST": "n1.1",
+        "BFT_LEASE": "n1.1",
         "BFT_LOCAL_RANK": "0",
     }
 
     async def run() -> int:
         running = asyncio.create_task(main._run(settings, SimpleNamespace(line=print)))  # type: ignore[arg-type]
         trainer = await until("it runs", lambda: trainers and trainers[0])
-        trainer.crew.on_leases([lease("n1")])
+        trainer.pilot_manager.on_leases([lease("n1")])
         session = await asyncio.to_thread(DriverLink.connect, environ, None)
         session.commit(PendingCheckpoint(9, 90, lambda file: file.write(b"state") and None))
-        await until("it is known", lambda: trainer.crew.all[0].workers)
+        await until("it is known", lambda: trainer.pilot_manager.all[0].workers)
         trainer.run.cancel()
         code = await running
         session.ended(0)

@@ -139,7 +139,7 @@ def test_a_disk_that_stays_full_delays_the_end_by_a_bounded_time_and_it_is_said_
 ) -> None:
     disk = Disk(monkeypatch, errno.ENOSPC)
     said: list[str] = []
-    monkeypatch.setattr(JobOutput, "_say_aside", lambda self, text: said.append(text))
+    monkeypatch.setattr(JobOutput, "_print_aside", lambda self, text: said.append(text))
     output = JobOutput(1)
     for _ in range(3):
         output.line("lost")
@@ -153,7 +153,7 @@ def test_regression_a_reader_that_went_away_ended_training_now_it_is_said_once(p
     os.close(pipe.reader)
     said: list[str] = []
     output = JobOutput(pipe.writer)
-    output._say_aside = said.append  # type: ignore[method-assign]
+    output._print_aside = said.append  # type: ignore[method-assign]
     output.line("one")
     output._thread.join(STILL_S)
     for _ in range(100_000):

@@ -40,17 +40,17 @@ class Listener:
         self.raises: Exception | None = None
 
     def connected(self, peer: Peer) -> bool:
-        self.log.append(("connected", peer.hello["host"]))
+        self.log.append(("connected", peer.hello["lease"]))
         self.addresses.append(peer.address)
         return self.welcome
 
     async def received(self, peer: Peer, message: Message) -> None:
         if self.raises is not None:
             raise self.raises
-        self.log.append((message["op"], peer.hello["host"]))
+        self.log.append((message["op"], peer.hello["lease"]))
 
     def disconnected(self, peer: Peer) -> None:
-        self.log.append(("disconnected", peer.hello["host"]))
+        self.log.append(("disconnected", peer.hello["lease"]))
 
 
 OpenHub = Callable[..., AbstractAsyncContextManager[tuple[Listener, int]]]
@@ -74,10 +74,10 @@ def hub() -> Iterator[OpenHub]:
     assert complaints == []
 
 
-async def joined(port: int, host: str, secret: str = SECRET) -> tuple[SealedReader, asyncio.StreamWriter, Seals]:
+async def joined(port: int, lease_id: str, secret: str = SECRET) -> tuple[SealedReader, asyncio.StreamWriter, Seals]:
     """A peer that has proved itself."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    seals = await introduce(reader, writer, secret, {"host": host})
+    seals = await introduce(reader, writer, secret, {"lease": lease_id})
     assert seals is not None
     return SealedReader(reader, seals.incoming), writer, seals
 
@@ -93,7 +93,7 @@ async def hung_up(reader: asyncio.StreamReader) -> bool:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_a_worker_connects_by_ipv4_and_by_ipv6(hub: OpenHub, host: str) -> None:
     async with hub() as (listener, port):
-        connect = functools.partial(BlockingChannel.connect, join_address(host, port), SECRET, {"host": "n1.1"})
+        connect = functools.partial(BlockingChannel.connect, join_address(host, port), SECRET, {"lease": "n1.1"})
         channel = await asyncio.to_thread(connect)
         await until("connected", lambda: listener.addresses)
         channel.close()
@@ -114,9 +114,9 @@ async def test_a_peer_that_proves_itself_is_heard_until_it_hangs_up(hub: OpenHub
     "said",
     [
         encode({"op": "hello"})[:-1],
-        encode({"op": "hello", "host": "n1.1"}) + encode({"op": "ready"}),
+        encode({"op": "hello", "lease": "n1.1"}) + encode({"op": "ready"}),
         encode({"op": "ready"}),
-        encode({"op": "hello", "host": "n1.1", "padding": "x" * 5000}),
+        encode({"op": "hello", "lease": "n1.1", "padding": "x" * 5000}),
         b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",
         b"\x80\x04\x95\n",
         b"[" * 4000 + b"\n",
@@ -141,7 +141,7 @@ async def test_a_peer_with_a_wrong_secret_or_none_is_not_listened_to(hub: OpenHu
             await joined(port, "n1.1", secret)
         # One that goes on although the driver proved to be another's.
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        introduction = Introduction(secret, {"host": "n1.1"})
+        introduction = Introduction(secret, {"lease": "n1.1"})
         writer.write(introduction.hello)
         await reader.readline()
         forged, _ = introduction.answer(Examination(secret, introduction.hello).challenge)
@@ -154,7 +154,7 @@ async def test_a_peer_with_a_wrong_secret_or_none_is_not_listened_to(hub: OpenHu
 async def test_a_recorded_connection_replayed_is_not_listened_to(hub: OpenHub) -> None:
     async with hub() as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        introduction = Introduction(SECRET, {"host": "n1.1"})
+        introduction = Introduction(SECRET, {"lease": "n1.1"})
         writer.write(introduction.hello)
         proof, seals = introduction.answer(await reader.readline())
         recorded = proof + seals.outgoing.line(encode({"op": "ready"}))
@@ -175,7 +175,7 @@ async def test_a_recorded_connection_replayed_is_not_listened_to(hub: OpenHub) -
 async def test_the_drivers_own_words_sent_back_to_it_prove_nothing(hub: OpenHub) -> None:
     async with hub() as (listener, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(encode({"op": "hello", "host": "n1.1"}))
+        writer.write(encode({"op": "hello", "lease": "n1.1"}))
         challenge = decode(await reader.readline())
         writer.write(challenge["proof"].encode())
         assert await hung_up(reader)
@@ -190,13 +190,13 @@ async def test_a_flood_of_half_open_connections_keeps_nobody_out(hub: OpenHub, m
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
         for number, (_, writer) in enumerate(silent):
             if number % 2:
-                writer.write(encode({"op": "hello", "host": "n2.1"}))
+                writer.write(encode({"op": "hello", "lease": "n2.1"}))
         _, writer, seals = await joined(port, "n1.1")
         writer.write(seals.outgoing.line(encode({"op": "ready"})))
         await until("heard", lambda: ("ready", "n1.1") in listener.log)
         for _, stranger in silent:
             stranger.close()
-        assert {host for _, host in listener.log} == {"n1.1"}
+        assert {lease_id for _, lease_id in listener.log} == {"n1.1"}
         writer.close()
 
 
@@ -218,7 +218,7 @@ async def test_a_connection_that_does_not_finish_its_proof_is_ended(
 ) -> None:
     monkeypatch.setattr(hubs, "HANDSHAKE_S", 0.05)
     async with hub() as (listener, port):
-        for said in (b"", encode({"op": "hello", "host": "n1.1"})):
+        for said in (b"", encode({"op": "hello", "lease": "n1.1"})):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(said)
             await reader.read()

@@ -67,7 +67,7 @@ async def test_regression_an_srun_for_which_there_were_too_many_open_files_ended
             await starter.run_agent(pilot)
 
     owner, daemon = Owner(), FakeDaemon()
-    crew = PilotManager(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
+    pilot_manager = PilotManager(owner, Slurm(), daemon.report, library="torch")  # type: ignore[arg-type]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     taken = [os.open(os.devnull, os.O_RDONLY)]
@@ -75,15 +75,15 @@ async def test_regression_an_srun_for_which_there_were_too_many_open_files_ended
         taken.append(os.open(os.devnull, os.O_RDONLY))
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(highest, *taken) + 1, hard))
     try:
-        crew.on_leases([lease("n1")])
-        await until("given back", lambda: crew.all == [])
+        pilot_manager.on_leases([lease("n1")])
+        await until("given back", lambda: pilot_manager.all == [])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for each in taken:
             os.close(each)
     assert owner.errors == []
     assert ["Too many open files" in line for line in owner.lines] == [True]
-    await crew.close()
+    await pilot_manager.close()
 
 
 def test_a_driver_without_a_thread_to_ask_slurm_with_is_refused_that_pilot(

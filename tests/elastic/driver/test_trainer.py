@@ -210,20 +210,20 @@ async def test_slurms_notice_is_answered_at_once_and_told_with_its_time(stage: S
 async def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(stage: Stage) -> None:
     stage.grant("n1", "n2")
     await stage.warm("n1", "n2")
-    agents = [pilot.agent for pilot in stage.trainer.crew.all if pilot.agent]
+    agents = [pilot.agent for pilot in stage.trainer.pilot_manager.all if pilot.agent]
     stage.run.cancel()
     for agent in agents:
         await stage.says(agent, {"op": "leaving", "at_s": 1.0})
     await until("let go", lambda: all(ops(agent)[-1] == "go" for agent in agents))
     assert stage.reports(LeaseReport, state="leaving") == []
-    assert [pilot.reason for pilot in stage.trainer.crew.all] == [wording("elastic.run.cancelled")] * 2
+    assert [pilot.reason for pilot in stage.trainer.pilot_manager.all] == [wording("elastic.run.cancelled")] * 2
     assert stage.ended == (143, wording("elastic.run.cancelled"))
 
 
 async def test_slurms_notice_after_training_is_complete_is_still_one(stage: Stage) -> None:
     stage.grant("n1")
     await stage.warm("n1")
-    [pilot] = stage.trainer.crew.all
+    [pilot] = stage.trainer.pilot_manager.all
     assert pilot.agent
     stage.run.finish(0, "training is complete")
     await stage.says(pilot.agent, {"op": "leaving", "at_s": 1.0})
@@ -280,10 +280,10 @@ async def test_a_worker_of_an_incarnation_before_is_turned_away(stage: Stage) ->
     stage.grant("n1")
     await stage.warm("n1")
     pilot = stage.pilot("n1")
-    old = pilot.host
+    old, new = (peer(role="worker", lease=pilot.lease, incarnation=number, local_rank=0) for number in (0, 1))
     pilot.incarnation += 1
-    assert not stage.connections.connected(peer(role="worker", host=old, local_rank=0))
-    assert stage.connections.connected(peer(role="worker", host=pilot.host, local_rank=0))
+    assert not stage.connections.connected(old)
+    assert stage.connections.connected(new)
 
 
 async def test_an_agent_that_hangs_up_is_a_node_that_is_lost(stage: Stage) -> None:
@@ -378,7 +378,7 @@ async def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcome
         await stage.warm("n2")
         await stage.trains_on("n1", "n2")
         await asyncio.sleep(0.1)
-        assert not any(pilot.expiring for pilot in stage.trainer.crew.all)
+    assert not any(pilot.expiring for pilot in stage.trainer.pilot_manager.all)
         assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "placed", "ready", "ready"]
         assert stage.ended is None
 

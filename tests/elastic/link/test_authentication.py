@@ -90,7 +90,7 @@ def test_a_recorded_connection_opens_no_second_one() -> None:
         Introduction("s", ABOUT).answer(first.challenge)
 
 
-@pytest.mark.parametrize("changes", [{"role": "worker"}, {"host": "n2.1"}, {"local_rank": 1}, {"nonce": "0"}])
+@pytest.mark.parametrize("changes", [{"role": "worker"}, {"lease": "n2.1"}, {"local_rank": 1}, {"nonce": "0"}])
 def test_a_proof_holds_for_the_hello_that_it_was_made_for_alone(changes: Message) -> None:
     introduction = Introduction("s", ABOUT)
     altered = Examination("s", encode(decode(introduction.hello) | changes))

@@ -42,7 +42,7 @@ def test_both_ends_of_a_connection_notice_that_the_other_one_is_gone_without_a_w
         listening = listen()
         hub = Hub(Listener(), SECRET, listening)
         address = f"127.0.0.1:{listening.getsockname()[1]}"
-        channel = await asyncio.to_thread(BlockingChannel.connect, address, SECRET, {"role": role, "host": "n1.1"})
+        channel = await asyncio.to_thread(BlockingChannel.connect, address, SECRET, {"role": role, "lease": "n1.1"})
         ours = watched_ms(channel._sock)
         assert await asyncio.to_thread(channel.receive) is None
         channel.close()

@@ -89,8 +89,8 @@ def test_an_agent_tells_of_a_kill_before_the_end_that_it_led_to(
     sent: list[Any] = []
     monkeypatch.setattr(told, "_send", sent.append)
     for message in ({"op": "exit", "rc": 1}, {"op": "ready"}):
-        told._tell_kills(message)
+        told._report_kills(message)
     counts.write_text("oom_kill 1\n")
     for message in ({"op": "ready"}, {"op": "exit", "rc": 0}, {"op": "exit", "rc": -9}, {"op": "node_exit", "rc": 1}):
-        told._tell_kills(message)
+        told._report_kills(message)
     assert sent == [{"op": "memory"}], "once, and for an end that failed"

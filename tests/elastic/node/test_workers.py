@@ -72,7 +72,7 @@ def run(
         settings = {
             "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
-            "BFT_HOST": "n1.1",
+            "BFT_LEASE": "n1.1",
             "BFT_LOCAL_RANK": "0",
             "BFT_SCRIPT_DIR": str(folder),
             "RANK": "0",

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.protocol.wish import Requirements
+from bftd.protocol.requirements import Requirements
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.options.elastic_option import ElasticSpec, features_of
@@ -174,7 +174,7 @@ def test_what_is_behind_progress_is_its_expression_with_spaces_commas_and_all() 
 def test_gpus_are_asked_for_by_type_by_number_or_by_both(text: str, gpu: str, gpus: int) -> None:
     spec = ElasticSpec.parse(f"1-8,{text}")
     assert (spec.gpu, spec.gpus, spec.mix) == (gpu, gpus, text == "mix")
-    assert spec.wish(("ib",)) == Requirements(gpu, gpus, ("ib",), text == "mix")
+    assert spec.requirements(("ib",)) == Requirements(gpu, gpus, ("ib",), text == "mix")
 
 
 def test_the_features_of_a_constraint_are_those_that_are_all_asked_for() -> None:

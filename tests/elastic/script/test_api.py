@@ -127,10 +127,13 @@ def test_a_save_with_a_collective_hung_since_a_resize_asked_rank_0_alone(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch, rank: str
 ) -> None:
     monkeypatch.setenv("RANK", rank)
-    fence = sessions.current().fence
+    barrier = sessions.current().step_barrier
     assert api.step(save_every=100) is False
-    assert fence.answer({"op": "gate", "step": 3, "number": 1, "pause": True}) == {"op": "gated", "number": 1}
-    fence.answer({"op": "open", "step": 3, "number": 1})
+    assert barrier.answer({"op": "request_save", "step": 3, "number": 1, "pause": True}) == {
+        "op": "accepted",
+        "number": 1,
+    }
+    barrier.answer({"op": "confirm_save", "step": 3, "number": 1})
     assert [api.step(save_every=100) for _ in range(3)] == [False, True, False]
     assert sessions.current().pause_requested.is_set()
 
@@ -141,7 +144,7 @@ def test_without_an_interval_every_rank_asked_for_a_save_by_its_own_clock(
     now_s = iter(range(0, 10_000, 100))
     monkeypatch.setattr(api.time, "monotonic", lambda: float(next(now_s)))  # type: ignore[attr-defined]
     assert not any(api.step() for _ in range(20))
-    answer = sessions.current().fence.answer({"op": "where"})
+    answer = sessions.current().step_barrier.answer({"op": "where"})
     assert answer is not None
     assert answer.pop("step_s") >= 100.0
     assert answer == {"op": "at", "step": 20, "by_clock": True, "busy": False, "save_s": 0.0}

@@ -25,7 +25,7 @@ def train(state):
         optimizer.step()
         state.batch += 1
         if hvd.rank() == 0:
-            row = {"size": hvd.size(), "nodes": hvd.cross_size(), "key": os.environ.get("BFT_LIFE_KEY")}
+            row = {"size": hvd.size(), "nodes": hvd.cross_size(), "key": os.environ.get("BFT_RUN_KEY")}
             with open("steps.jsonl", "a") as log:
                 log.write(json.dumps(row) + "\n")
         time.sleep(0.02)

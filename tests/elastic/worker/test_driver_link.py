@@ -38,7 +38,7 @@ class Driver:
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{self._server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
-            "BFT_HOST": "n1.3.0",
+            "BFT_LEASE": "n1.3",
             "BFT_LOCAL_RANK": "2",
             "TMPDIR": folder,
         }
@@ -55,7 +55,7 @@ class Driver:
     def transfer_connection(self) -> tuple[FarEnd, Message]:
         """The next connection that is for a checkpoint, and its hello."""
         channel, hello = accepted(self._server)
-        assert (hello["role"], hello["host"], hello["local_rank"]) == ("state", "n1.3.0", 2)
+        assert (hello["role"], hello["lease"], hello["local_rank"]) == ("state", "n1.3", 2)
         return channel, hello
 
     def next_checkpoint(self, answer: str = "kept") -> tuple[Message, bytes]:
@@ -112,8 +112,9 @@ def writing(payload: bytes) -> Callable[[BinaryIO], None]:
 
 
 def test_a_worker_says_who_it_is_before_anything_else(driver: Driver) -> None:
-    expected = {"op": "hello", "role": "worker", "host": "n1.3.0", "local_rank": 2}
-    assert driver.hello == {**expected, "pid": os.getpid(), "nonce": driver.hello["nonce"]}
+    own = {"lease": "n1.3", "incarnation": 0, "local_rank": 2, "pid": os.getpid()}
+    until_0_2 = {"host": "n1.3.0"}  # what a driver of 0.1, which may outlive an upgrade, knows the worker by
+    assert driver.hello == {"op": "hello", "role": "worker", **own, **until_0_2, "nonce": driver.hello["nonce"]}
 
 
 def test_the_last_step_is_in_memory_that_outlives_a_kill() -> None:
@@ -437,7 +438,7 @@ def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}",
             "BFT_SECRET": SECRET,
-            "BFT_HOST": "n1.3.0",
+            "BFT_LEASE": "n1.3",
             "BFT_LOCAL_RANK": "2",
         }
         connecting = pool.submit(DriverLink.connect, environ, None)
@@ -445,7 +446,7 @@ def test_a_driver_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
             server.accept()[0].close()
         channel, hello = accepted(server)
         session = connecting.result(STILL_S)
-        assert hello["host"] == "n1.3.0"
+        assert hello["lease"] == "n1.3"
         assert session.ended(0) == 0
         channel.close()
 

@@ -102,13 +102,13 @@ def _row(number: int, run: JobRun, shown: ChooseResult) -> tuple[str, ...]:
 
 def _refusals(shown: ChooseResult) -> Iterator[str]:
     """Yield the requests that Slurm refuses, with its messages."""
-    said: dict[tuple[str, str], list[str]] = {}
+    refusals: dict[tuple[str, str], list[str]] = {}
     for run in shown.best:
         if run.refused:
-            said.setdefault((run.shape.pool.partition, run.said), []).append(
+            refusals.setdefault((run.shape.pool.partition, run.said), []).append(
                 f"{run.shape.gpus} x {run.shape.pool.gpu.name}"
             )
-    for (partition, words), which in said.items():
+    for (partition, words), which in refusals.items():
         yield f"{', '.join(which)} in {partition}: {words}"
 
 

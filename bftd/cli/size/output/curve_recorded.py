@@ -23,17 +23,17 @@ def show(path: str | None, model: str | None, as_json: bool, *, others: bool) ->
     from sizing.cpu import matrices_file
 
     recorded = matrices_file.one(matrices_file.load(Path(path)), model)
-    told, tried = played(recorded.matrix)
+    summary, tried = played(recorded.matrix)
     if as_json:
-        common.echo_json(told)
+        common.echo_json(summary)
         return
     points = ", ".join(f"{rate:.3g} with {cpus:g}" for cpus, rate in tried.items())
     common.echo(
         [
             f"{recorded.name}, for each of its GPUs ({recorded.matrix.gpus})",
-            f"  search      CPUs {told['cpus']:g}, memory {told['memory_gb']:g} GB",
-            f"  full sweep  CPUs {told['full_sweep_cpus']:g}, memory {told['full_sweep_memory_gb']:g} GB",
-            f"  throughput by CPUs, {told['points_tried']} of {len(recorded.matrix.cpus)} tried: {points}",
+            f"  search      CPUs {summary['cpus']:g}, memory {summary['memory_gb']:g} GB",
+            f"  full sweep  CPUs {summary['full_sweep_cpus']:g}, memory {summary['full_sweep_memory_gb']:g} GB",
+            f"  throughput by CPUs, {summary['points_tried']} of {len(recorded.matrix.cpus)} tried: {points}",
         ]
     )
 
@@ -46,11 +46,11 @@ def played(matrix: Matrix) -> tuple[dict[str, float], dict[float, float]]:
     rates = dict(zip(matrix.cpus, map(max, matrix.rates), strict=True))
     found = search.search(matrix.cpus, rates.__getitem__)
     at, full = (replace(matrix, searched=cpus).demand() for cpus in (found.demand, None))
-    told = {
+    summary = {
         "cpus": at.cpus,
         "memory_gb": at.memory_bytes / GB,
         "points_tried": len(found.tried),
         "full_sweep_cpus": full.cpus,
         "full_sweep_memory_gb": full.memory_bytes / GB,
     }
-    return told, dict(found.tried)
+    return summary, dict(found.tried)

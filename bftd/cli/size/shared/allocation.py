@@ -56,7 +56,7 @@ def answered(partition: str, options: Sequence[str], entry: tuple[str, str], wor
     listening.start()
     try:
         assert job.stdout is not None
-        said = job.stdout.read()
+        output = job.stdout.read()
         code = job.wait()
         listening.join()
     except BaseException:
@@ -67,7 +67,7 @@ def answered(partition: str, options: Sequence[str], entry: tuple[str, str], wor
         raise
     try:
         if code == 0:
-            answer: dict[str, Any] = json.loads(said)
+            answer: dict[str, Any] = json.loads(output)
             return answer
     except ValueError:
         pass

@@ -35,14 +35,14 @@ class Script:
 
     def tasks_per_node(self, nodes: int) -> int | None:
         """Return the script's tasks per node on so many nodes; None if it does not say."""
-        said = self._count("ntasks-per-node")
-        if said is None and (tasks := self._count("ntasks")) is not None:
+        count = self._count("ntasks-per-node")
+        if count is None and (tasks := self._count("ntasks")) is not None:
             return -(-tasks // (self._count("nodes") or nodes))
-        return said
+        return count
 
     def _count(self, option: str) -> int | None:
-        said = self.options.get(option) or ""
-        return int(said) if said.isascii() and said.isdigit() and len(said) < 10 and int(said) > 0 else None
+        text = self.options.get(option) or ""
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0 else None
 
     def copy(self, what: str = "gpus") -> Path:
         """Return the default path of the copy: job.sh becomes job.gpus.sh."""
@@ -94,10 +94,10 @@ def inserted(script: Script, lines: Sequence[SbatchLine], whose: str) -> tuple[s
 
     missing, kept = agree(lines, script.options)
     new = emit.commented(tuple(line.text for line in missing), tuple(line.why for line in missing))
-    told = [each.sentence(whose) for each in kept]
+    notes = [each.sentence(whose) for each in kept]
     if others := sbatch_options.foreign(script.text):
-        told.append(f"sbatch reads {others} lines too, and what they ask for was not looked at: write them as #SBATCH")
-    return insert(script.text, new), told
+        notes.append(f"sbatch reads {others} lines too, and what they ask for was not looked at: write them as #SBATCH")
+    return insert(script.text, new), notes
 
 
 def diff(script: Script, text: str, target: Path) -> Iterator[str]:
@@ -107,13 +107,13 @@ def diff(script: Script, text: str, target: Path) -> Iterator[str]:
 
 
 def offer(
-    script: Script, text: str, told: Sequence[str], target: Path, *, overwrite: bool, yes: bool, quiet: bool
+    script: Script, text: str, notes: Sequence[str], target: Path, *, overwrite: bool, yes: bool, quiet: bool
 ) -> None:
     """Show the diff and the sentences in `told`, ask for confirmation, and write the copy.
 
     Raises UsageError if nobody can answer.
     """
-    for line in (*diff(script, text, target), *told):
+    for line in (*diff(script, text, target), *notes):
         click.echo(printable(line), err=quiet)
     try:
         if not yes and not click.confirm(f"Write {target}?", err=quiet):

@@ -157,7 +157,7 @@ def submit(job: BatchJob, run: JobRun, *, yes: bool, quiet: bool, deadline: bool
     missing, kept = job.missing(run)
     for each in kept:
         _refuse_conflict(job, run, each)
-    cut = [said for each in kept if (said := _cut_off(run, each))]
+    cut = [warning for each in kept if (warning := _cut_off(run, each))]
     if cut and deadline:
         raise UsageError(
             f"{job.script.path}: {cut[0]}, so that it holds the deadline is not sure: take the line out, or leave "
@@ -168,12 +168,12 @@ def submit(job: BatchJob, run: JobRun, *, yes: bool, quiet: bool, deadline: bool
     options = [*job.inherited, *(f"--{line.option}={line.value}" for line in missing), *_exported(job, settings)]
     path = str(job.script.path)
     path = f"./{path}" if path.startswith("-") else path  # else sbatch would take it for an option
-    told = [
+    notes = [
         *(each.sentence() for each in kept),
         *cut,
         f"{' '.join(f'{name}={value}' for name, value in settings.items())} {shlex.join(['sbatch', *options, path])}",
     ]
-    for line in told:
+    for line in notes:
         click.echo(printable(line), err=quiet)
     try:
         if not yes and not click.confirm(f"Submit {path}?", err=quiet):
@@ -190,8 +190,10 @@ def environment(run: JobRun) -> dict[str, str]:
     """Return the model's split as environment variables: a number, or one per stage if they differ."""
     splits = run.timed.splits
     sizes = {"BFT_DP": [split.dp for split in splits], "BFT_TP": [split.tp for split in splits]}
-    told = {name: ",".join(map(str, values if len(set(values)) > 1 else values[:1])) for name, values in sizes.items()}
-    return {**told, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.timed.micro_batches)}
+    values_text = {
+        name: ",".join(map(str, values if len(set(values)) > 1 else values[:1])) for name, values in sizes.items()
+    }
+    return {**values_text, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.timed.micro_batches)}
 
 
 def launch(run: JobRun, program: str = "train.py") -> tuple[str, ...]:
@@ -212,9 +214,9 @@ def _refuse_second_words_on_gpus(job: BatchJob, run: JobRun) -> None:
     """Raise UsageError if the script requests GPUs by several options: only one of them was compared."""
     others = _GPUS & job.script.options.keys()
     if len(others) > 1:
-        told = " and ".join(f"--{name}={job.own(name)}" for name in sorted(others))
+        given = " and ".join(f"--{name}={job.own(name)}" for name in sorted(others))
         raise UsageError(
-            f"{job.script.path} has {told} and the winner needs {run.shape.gpus} GPUs: leave --gres alone or none of "
+            f"{job.script.path} has {given} and the winner needs {run.shape.gpus} GPUs: leave --gres alone or none of "
             "them; nothing was submitted"
         )
 

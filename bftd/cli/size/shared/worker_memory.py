@@ -19,7 +19,7 @@ FUNCTION = "make_step"
 _TIMEOUT_S = 60.0
 _GIB = 2**30
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def fitted(
     batch: int | None,
     classes: Mapping[str, NodeClass],
     own: Mapping[str, GpuType],
-    tell: Tell,
+    log: Log,
 ) -> ElasticSpec:
     """Return the spec without the GPUs that are too small for a worker's step.
 
@@ -69,8 +69,8 @@ def fitted(
     judged = {name: kind for name, kind in classes.items() if any(kind.gpus.values())}
     if not judged:
         return spec
-    need = _need(spec, step, path, interpreter, step.batch if batch is None else batch, tell)
-    return spec if need is None else _left(spec, need, judged, own, tell)
+    need = _need(spec, step, path, interpreter, step.batch if batch is None else batch, log)
+    return spec if need is None else _left(spec, need, judged, own, log)
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,7 @@ class _Need:
         return f"{self.bytes / _GIB:.1f} GiB with the guard band, traced with a batch of {self.batch}"
 
 
-def _need(
-    spec: ElasticSpec, step: StepFunction, path: Path, python: str, batch: int | None, tell: Tell
-) -> _Need | None:
+def _need(spec: ElasticSpec, step: StepFunction, path: Path, python: str, batch: int | None, log: Log) -> _Need | None:
     from sizing.base.errors import SizingError
     from sizing.base.parallel import Parallel
     from sizing.memory import traced
@@ -94,28 +92,28 @@ def _need(
 
     unchecked = f"{path.name}: whether a worker fits the GPUs is not checked"
     if spec.container:
-        tell(f"{unchecked}: its torch is in the image")
+        log(f"{unchecked}: its torch is in the image")
     elif not step.guarded:
-        tell(f'{unchecked}: importing it would train; train under `if __name__ == "__main__":`')
+        log(f'{unchecked}: importing it would train; train under `if __name__ == "__main__":`')
     elif batch is None:
-        tell(f"{unchecked}: say --step-batch N, the batch of one worker, or def {FUNCTION}(batch_size=N)")
+        log(f"{unchecked}: say --step-batch N, the batch of one worker, or def {FUNCTION}(batch_size=N)")
     else:
         try:
             found = tracing.trace(f"{path}:{FUNCTION}", batch, Parallel(), python=python, timeout_s=_TIMEOUT_S)
         except SizingError as error:
-            tell(f"{unchecked}: {error}")
+            log(f"{unchecked}: {error}")
         else:
             return _Need(int(traced.peak_of(found).peak.high), batch)
     return None
 
 
 def _left(
-    spec: ElasticSpec, need: _Need, classes: Mapping[str, NodeClass], own: Mapping[str, GpuType], tell: Tell
+    spec: ElasticSpec, need: _Need, classes: Mapping[str, NodeClass], own: Mapping[str, GpuType], log: Log
 ) -> ElasticSpec:
     """Return the spec without the types of GPUs that are too small."""
     small = {}
     for name, kind in classes.items():
-        if why := _too_small(name, kind, need, spec.workers_per_node or 1, own, tell):
+        if why := _too_small(name, kind, need, spec.workers_per_node or 1, own, log):
             small[name] = why
     if len(small) == len(classes):
         raise UsageError(
@@ -126,16 +124,16 @@ def _left(
         return spec
     out = {type_ for name in small for type_, count in classes[name].gpus.items() if count}
     stay = {type_ for name in classes.keys() - small for type_, count in classes[name].gpus.items() if count}
-    told = f"a worker takes {need}: too small are {', '.join(small.values())}"
+    message = f"a worker takes {need}: too small are {', '.join(small.values())}"
     if out & stay or "" in out:
-        tell(f"{told}, and Slurm calls these GPUs as it does larger ones: choose nodes with --constraint")
+        log(f"{message}, and Slurm calls these GPUs as it does larger ones: choose nodes with --constraint")
         return spec
-    tell(f"{told}; their nodes are left out (without={':'.join(sorted(out))})")
+    log(f"{message}; their nodes are left out (without={':'.join(sorted(out))})")
     return replace(spec, without=tuple(dict.fromkeys((*spec.without, *sorted(out)))))
 
 
 def _too_small(
-    name: str, kind: NodeClass, need: _Need, workers: int, own: Mapping[str, GpuType], tell: Tell
+    name: str, kind: NodeClass, need: _Need, workers: int, own: Mapping[str, GpuType], log: Log
 ) -> str | None:
     """Describe a class whose GPUs are certainly too small for a worker; tell the user about uncertain cases."""
     for type_, count in kind.gpus.items():
@@ -145,11 +143,11 @@ def _too_small(
         sharing = -(-workers // count)
         taken_bytes = need.bytes * sharing
         if not most_bytes:
-            tell(f"nothing is known of the GPUs of {name}: whether a worker fits them is not checked")
+            log(f"nothing is known of the GPUs of {name}: whether a worker fits them is not checked")
         elif taken_bytes > most_bytes:
             return f"{name} ({most_bytes / _GIB:.1f} GiB{f' for {sharing} workers' if sharing > 1 else ''})"
         elif taken_bytes > least_bytes:
-            tell(f"a worker takes {need}, and {name} may be too small: {note}")
+            log(f"a worker takes {need}, and {name} may be too small: {note}")
     return None
 
 

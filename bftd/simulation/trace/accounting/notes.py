@@ -44,11 +44,11 @@ SENTENCES = {
 }
 
 
-def told(notes: Mapping[str, int]) -> Iterator[str]:
+def notes(counts: Mapping[str, int]) -> Iterator[str]:
     """Yield one sentence for each count that is not 0, in the order above; unknown counts come by their name."""
     for name, sentence in SENTENCES.items():
-        if count := notes.get(name, 0):
+        if count := counts.get(name, 0):
             yield sentence.format(f"{count:,}")
-    for name, count in notes.items():
+    for name, count in counts.items():
         if name not in SENTENCES and count:
             yield f"{name}: {count:,}"

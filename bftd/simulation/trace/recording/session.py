@@ -45,7 +45,7 @@ def record(
     path: Path,
     watched: Callable[[Snapshot], Collection[str]],
     clock: RecordingClock,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
     poll_s: float | None = None,
     hours: float | None = None,
     pool: PoolConfig | None = None,
@@ -59,7 +59,7 @@ def record(
     recording = RecordingFile(path)
     polls = 0
     try:
-        session = RecordingSession(recording, watched, clock, tell, poll_s, pool or PoolConfig())
+        session = RecordingSession(recording, watched, clock, log, poll_s, pool or PoolConfig())
         ends_s = clock.monotonic_s() + hours * HOUR_S if hours is not None else None
         # if Slurm is unavailable at the start, fail now, not after a week
         session.see(reader.snapshot())
@@ -83,12 +83,12 @@ class RecordingSession:
         recording: RecordingFile,
         watched: Callable[[Snapshot], Collection[str]],
         clock: RecordingClock,
-        tell: Callable[[str], None],
+        log: Callable[[str], None],
         poll_s: float | None,
         pool: PoolConfig,
     ) -> None:
         self._recording, self._watched = recording, watched
-        self._clock, self._tell = clock, tell
+        self._clock, self._log = clock, log
         self._watch = IdleWatch(pool)
         self._settled_polls = 0
         self._pilots_before = 0
@@ -109,7 +109,7 @@ class RecordingSession:
             self._miss(str(error))
         else:
             if self._missing:
-                self._tell("Slurm answers again")
+                self._log("Slurm answers again")
             self._missing = False
             self.see(snapshot)
 
@@ -151,7 +151,7 @@ class RecordingSession:
 
     def _miss(self, reason: str) -> None:
         if not self._missing:
-            self._tell(f"{reason}; no node counts as idle until Slurm answers")
+            self._log(f"{reason}; no node counts as idle until Slurm answers")
         self._missing = True
         if self._zero_s is None:
             self._settled_polls = 0

@@ -61,7 +61,7 @@ def test_pause_and_resume_act_at_once_survive_a_crash_and_work_while_slurm_hangs
                 why=fragment(
                     excerpt(
                         "core.sentences.paused",
-                        what=wording("core.confines.idle_but", halt="everything"),
+                        what=wording("core.admin_limits.idle_but", halt="everything"),
                         by=fragment("root"),
                     )
                 ),

@@ -46,7 +46,7 @@ ENDED = BOB | {
 LOST = ENDED | {"id": "8", "exit_code": None}
 NODE = {
     "name": "n1", "state": "IDLE", "class": "a100x4", "in_pool": False, "window_s": 40.0, "trainer": None,
-    "lease": None, "lease_state": None, "why": "is kept for job 7", "beside": "", "paused": [],
+    "lease": None, "lease_state": None, "why": "is kept for job 7", "co_located": "", "paused": [],
     "earmark": {"job": "7", "since_s": NOW_S, "due_s": None}, "quarantined_until_s": None, "failures": 1,
     "left_out_until_s": None, "left_out_for": "",
 }  # fmt: skip
@@ -86,6 +86,15 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     shown.time.tzset()
+
+
+@pytest.mark.parametrize("field", ["co_located", "beside"])
+def test_the_job_on_a_part_of_a_node_is_named_also_by_a_daemon_of_0_1(
+    monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    node = {name: value for name, value in NODE.items() if name != "co_located"} | {field: "9"}
+    monkeypatch.setattr(Daemon, "explain_node", lambda *_: {"node": node, "leases": [], "decisions": []})
+    assert "job 9 " in run("explain", "n1").output
 
 
 def run(*words: str) -> Result:

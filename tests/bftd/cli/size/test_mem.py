@@ -40,7 +40,7 @@ def test_a_trace_that_takes_a_while_is_told_of_beside_the_answer(
         return quick(*args, **kwargs)
 
     monkeypatch.setattr(tracing, "trace", slow)
-    monkeypatch.setattr(progress, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "PRINTED_AFTER_S", 0.0)
     ended = bft("size", "mem", "train.py:make_step", "--json")
     assert ended.json["origin"] == "traced"
     assert ended.err.splitlines() == ["bft: tracing train.py:make_step: 0 %"]

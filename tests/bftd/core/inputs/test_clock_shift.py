@@ -125,7 +125,7 @@ OPS = st.lists(
         st.tuples(st.just("place"), st.none(), st.none()),
         st.tuples(st.just("refuse"), st.none(), st.none()),
         st.tuples(st.just("crash"), st.sampled_from("abcd"), st.none()),
-        st.tuples(st.just("stray"), st.sampled_from("abcd"), st.none()),
+        st.tuples(st.just("orphan"), st.sampled_from("abcd"), st.none()),
         st.tuples(st.just("finish"), st.none(), st.none()),
         st.tuples(st.just("tick"), st.sampled_from([1.0, 20.0]), st.none()),
     ),
@@ -146,7 +146,7 @@ def do(core: Core, number: int, op: tuple[str, Any, Any]) -> None:
         core.place_all()
     elif kind == "tick":
         core.tick(one)
-    elif kind == "stray":
+    elif kind == "orphan":
         core.elastic[str(900 + number)] = ElasticJob(str(900 + number), "bob", "", (f"n{one}",), None, 1e12, 60.0)
     for item in list(core.state.leases.values())[:1]:
         if kind == "refuse":

@@ -35,9 +35,9 @@ def cancelled(core: Core, seconds: int, *names: str) -> dict[str, int]:
 
 
 def shown(core: Core) -> list[dict[str, object]]:
-    """The strays of `bft status`."""
-    strays: list[dict[str, object]] = overview(core.state, core.time_s, "1", "live", [], [])["strays"]
-    return strays
+    """The orphan jobs of `bft status`."""
+    jobs: list[dict[str, object]] = overview(core.state, core.time_s, "1", "live", [], [])["orphan_jobs"]
+    return jobs
 
 
 def test_a_job_that_goes_round_the_daemon_is_named_once_with_its_user_account_node_and_start() -> None:
@@ -46,8 +46,8 @@ def test_a_job_that_goes_round_the_daemon_is_named_once_with_its_user_account_no
     core.pool("n1")
     assert not shown(core)
     assert not cancelled(core, 30, "n1")
-    (stray,) = shown(core)
-    assert stray == {
+    (orphan,) = shown(core)
+    assert orphan == {
         "job_id": "55",
         "user": "bob",
         "account": "chem",
@@ -55,19 +55,19 @@ def test_a_job_that_goes_round_the_daemon_is_named_once_with_its_user_account_no
         "since_s": 900.0,
         "cancelled": False,
     }
-    named = [text for text in core.sentences() if says(text, "core.sentences.job_strays")]
-    assert named == [wording("core.sentences.job_strays", user="bob", nodes="n9", job_id=55)]
+    named = [text for text in core.sentences() if says(text, "core.sentences.orphan_job")]
+    assert named == [wording("core.sentences.orphan_job", user="bob", nodes="n9", job_id=55)]
     assert len(of(core.actions, Happened, kind="stray")) == 1
 
 
-def test_a_stray_job_is_forgotten_when_it_is_gone() -> None:
+def test_an_orphan_job_is_forgotten_when_it_is_gone() -> None:
     core = Core()
     core.elastic["55"] = own()
     cancelled(core, 5)
     core.elastic.clear()
     core.pool("n1")
     assert not shown(core)
-    assert not core.state.strays
+    assert not core.state.orphan_jobs
 
 
 def test_with_operator_rights_it_is_cancelled_after_a_grace_and_then_only_now_and_then() -> None:
@@ -77,7 +77,7 @@ def test_with_operator_rights_it_is_cancelled_after_a_grace_and_then_only_now_an
     for second in range(130):
         times += [second for _ in of(core.pool("n1"), CancelPilot)]
     assert [second - times[0] for second in times] == [0, 61, 122]
-    assert timing.STRAY_GRACE_S < times[0] <= timing.STRAY_GRACE_S + 1
+    assert timing.ORPHAN_UNMARKED_GRACE_S < times[0] <= timing.ORPHAN_UNMARKED_GRACE_S + 1
     assert shown(core)[0]["cancelled"] is True
 
 
@@ -85,10 +85,10 @@ def test_jobs_of_root_and_of_administrators_are_named_and_left_alone() -> None:
     core = Core(replace(OPERATOR, spared=frozenset({"root", "ada"})))
     core.elastic = {"1": own("1", "root", "n8"), "2": own("2", "ada"), "3": own("3", "bob", "n7")}
     assert set(cancelled(core, 20)) == {"3"}
-    assert {stray["user"] for stray in shown(core)} == {"root", "ada", "bob"}
+    assert {job["user"] for job in shown(core)} == {"root", "ada", "bob"}
 
 
-def test_a_pilot_whose_driver_has_not_said_its_job_id_yet_is_no_stray() -> None:
+def test_a_pilot_whose_driver_has_not_said_its_job_id_yet_is_no_orphan() -> None:
     core = Core(OPERATOR)
     core.arrive(registration("1", nodes_max=1))
     core.pool("n1")
@@ -129,7 +129,7 @@ def test_a_job_of_several_nodes_hides_behind_no_lease_and_is_named_only() -> Non
     core.pilots["70"] = "n1"
     core.elastic["70"] = own("70", "ann", "n1", "n2")
     assert not cancelled(core, 30, "n1")
-    assert [stray["job_id"] for stray in shown(core)] == ["70"]
+    assert [job["job_id"] for job in shown(core)] == ["70"]
 
 
 def test_the_daemon_cancels_no_job_for_a_driver_that_is_not_a_pilot_of_the_trainers_user() -> None:
@@ -191,7 +191,7 @@ def test_its_node_is_not_in_the_pool_and_says_why() -> None:
     view = pool.see([node("n1"), node("n2", "ALLOCATED")], [pilot("55", "n2", user="bob", account="chem")])
     view = pool.see([node("n1"), node("n2", "ALLOCATED")], [pilot("55", "n2", user="bob", account="chem")])
     assert members(view) == {"n1"}
-    assert view.nodes["n2"].why == wording("pool.judgement.runs_stray", pilot=55)
+    assert view.nodes["n2"].why == wording("pool.judgement.runs_orphan", pilot=55)
     assert view.elastic["55"] == ElasticJob("55", "bob", "chem", ("n2",), None, 0.0, 3600.0)
 
 
@@ -202,5 +202,5 @@ def test_the_view_shows_a_line_for_each() -> None:
     out = io.StringIO()
     Console(file=out, width=160).print(render(overview(core.state, core.time_s, "1", "live", [], [])))
     text = out.getvalue()
-    assert says(text, "web.sections.stray", job_id=55, user="bob (chem) on n9", since_s="1970-01-01")
+    assert says(text, "web.sections.orphan_job", job_id=55, user="bob (chem) on n9", since_s="1970-01-01")
     assert says(text, "bftd.view.cancelled")

@@ -18,7 +18,7 @@ from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
 from bftd.protocol.curves import CurveEstimate
 from bftd.protocol.reports import CurveReport, ProgressReport
-from bftd.protocol.wish import Requirements
+from bftd.protocol.requirements import Requirements
 from bftd.service.status import kinds
 from milp import MilpError, Plan, Problem, solve
 from slurm_plugin.read.types import Node, Snapshot
@@ -134,8 +134,8 @@ def test_an_estimate_is_told_once_and_one_that_is_new_again() -> None:
 
 def test_a_driver_is_told_of_the_classes_that_its_trainer_may_use_with_what_an_estimate_needs() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Requirements(without=("v100",))))
-    core.arrive(registration("2", 1, 9, wish=Requirements(gpu="h100")))
+    core.arrive(registration("1", 1, 9, requirements=Requirements(without=("v100",))))
+    core.arrive(registration("2", 1, 9, requirements=Requirements(gpu="h100")))
     settle(core)
     told = kinds(core.state, core.state.trainers["1"])
     assert [(kind.name, kind.gpus, kind.cpus) for kind in told] == [("a100x4", {"a100": 4}, 4), ("cpu4-1G", {}, 4)]
@@ -185,13 +185,13 @@ def test_several_trainers_without_a_wish_are_on_a_class_each() -> None:
 
 def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Requirements(mix=True)))
+    core.arrive(registration("1", 1, 9, requirements=Requirements(mix=True)))
     settle(core)
     assert core.nodes("1") == set(HARDWARE)
 
 
 @pytest.mark.parametrize(
-    ("wish", "expected"),
+    ("requirements", "expected"),
     [
         (Requirements(gpu="a100"), set(A100)),
         (Requirements(gpu="a100", gpus=4), set(A100)),
@@ -204,16 +204,18 @@ def test_a_trainer_that_says_mix_gets_nodes_of_all_classes() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, Requirements) else " ".join(sorted(value)),
 )
-def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(wish: Requirements, expected: set[str]) -> None:
+def test_S6_a_trainer_gets_only_nodes_with_the_gpus_that_it_asks_for(
+    requirements: Requirements, expected: set[str]
+) -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=wish))
+    core.arrive(registration("1", 1, 9, requirements=requirements))
     settle(core)
     assert core.nodes("1") == expected
 
 
 def test_a_trainer_gets_only_the_gpus_that_it_asks_for_also_while_the_pool_has_but_one_class() -> None:
     core = Mixed({name: HARDWARE[name] for name in CPU} | {"n1": A100["n1"]})
-    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="a100")))
+    core.arrive(registration("1", 1, 9, requirements=Requirements(gpu="a100")))
     core.arrive(registration("2", 1, 9))
     settle(core)
     assert (core.nodes("1"), core.nodes("2")) == ({"n1"}, set(CPU))
@@ -222,7 +224,7 @@ def test_a_trainer_gets_only_the_gpus_that_it_asks_for_also_while_the_pool_has_b
 def test_what_nobody_can_ever_serve_waits_with_a_reason_and_takes_no_place() -> None:
     core = Mixed()
     core.apply(Configured(core.time_s, core.state.settings.changed(pj_max=1)))
-    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="h100")))
+    core.arrive(registration("1", 1, 9, requirements=Requirements(gpu="h100")))
     core.arrive(registration("2", 5, 9))
     core.arrive(registration("3", 1, 2))
     settle(core)
@@ -239,7 +241,7 @@ def test_what_nobody_can_ever_serve_waits_with_a_reason_and_takes_no_place() -> 
 
 def test_a_trainer_does_not_leave_its_class_for_another() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 3, wish=Requirements(gpus=1)))
+    core.arrive(registration("1", 1, 3, requirements=Requirements(gpus=1)))
     settle(core)
     first = core.nodes("1")
     for number in range(30):
@@ -251,7 +253,7 @@ def test_a_trainer_does_not_leave_its_class_for_another() -> None:
 
 def test_the_sentence_says_the_class_on_which_a_trainer_starts() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="v100")))
+    core.arrive(registration("1", 1, 9, requirements=Requirements(gpu="v100")))
     settle(core)
     assert (
         "train-1 "
@@ -274,10 +276,10 @@ def test_a_trainer_is_not_told_of_free_nodes_of_another_class() -> None:
 def test_regression_under_a_bound_a_trainer_starved_whose_class_came_last_by_name() -> None:
     core = Mixed(V100 | {"n7": {"a100": 4}, "n8": {"a100": 4}}, Settings().changed(max_nodes=2))
     core.look()
-    core.arrive(registration("1", nodes_max=8, wish=Requirements(gpu="a100")))
+    core.arrive(registration("1", nodes_max=8, requirements=Requirements(gpu="a100")))
     settle(core)
     assert core.nodes("1") == {"n7", "n8"}
-    core.arrive(registration("2", nodes_max=8, wish=Requirements(gpu="v100")))
+    core.arrive(registration("2", nodes_max=8, requirements=Requirements(gpu="v100")))
     settle(core)
     assert core.nodes("1") == {"n7", "n8"}, "nobody moves for another class"
 
@@ -286,8 +288,8 @@ def test_under_a_bound_trainers_of_different_classes_take_turns_and_each_begins_
     hardware = {f"n{number}": {"v100": 2} for number in range(1, 9)}
     hardware |= {f"n{number}": {"a100": 4} for number in range(11, 19)}
     core = Mixed(hardware, Settings().changed(max_nodes=6))
-    core.arrive(registration("1", nodes_max=8, wish=Requirements(gpu="v100")))
-    core.arrive(registration("2", nodes_min=3, nodes_max=8, wish=Requirements(gpu="a100"), user="bob"))
+    core.arrive(registration("1", nodes_max=8, requirements=Requirements(gpu="v100")))
+    core.arrive(registration("2", nodes_min=3, nodes_max=8, requirements=Requirements(gpu="a100"), user="bob"))
     settle(core)
     assert (len(core.nodes("1")), len(core.nodes("2"))) == (2, 4)
 
@@ -335,7 +337,7 @@ def test_a_trainer_that_knows_two_classes_starts_on_the_faster(objective: str) -
 
 def test_the_curve_is_learned_on_the_class_where_the_trainer_works() -> None:
     core = Mixed()
-    core.arrive(registration("1", 1, 9, wish=Requirements(gpu="v100")))
+    core.arrive(registration("1", 1, 9, requirements=Requirements(gpu="v100")))
     settle(core)
     core.report("1", ProgressReport(core.time_s, 5, 300.0, 60.0, nodes=3))
     known = core.state.trainers["1"].knowledge
@@ -345,7 +347,7 @@ def test_the_curve_is_learned_on_the_class_where_the_trainer_works() -> None:
 def test_a_pilot_is_asked_for_in_a_harvested_partition_of_its_node() -> None:
     core = Mixed(harvest=Harvest.of("elastic", "late"))
     core.partitions = dict.fromkeys(V100, ("late",)) | dict.fromkeys(CPU, ("late", "elastic"))
-    core.arrive(registration("1", 1, 9, partition="late", wish=Requirements(mix=True)))
+    core.arrive(registration("1", 1, 9, partition="late", requirements=Requirements(mix=True)))
     settle(core)
     assert core.nodes("1") == set(V100) | set(CPU)
     assert {lease.partition for lease in core.leases("1")} == {"late"}
@@ -358,7 +360,7 @@ def test_a_pilot_is_asked_for_in_a_harvested_partition_of_its_node() -> None:
 
 def test_a_node_that_becomes_one_of_another_class_is_given_up_also_when_no_solver_works() -> None:
     core = Mixed(dict(HARDWARE))
-    core.arrive(registration("1", 1, 9, wish=Requirements(gpus=1, gpu="v100")))
+    core.arrive(registration("1", 1, 9, requirements=Requirements(gpus=1, gpu="v100")))
     settle(core)
     core.hardware["n5"] = {"v100": 4}
 
@@ -371,7 +373,7 @@ def test_a_node_that_becomes_one_of_another_class_is_given_up_also_when_no_solve
 
 
 @pytest.mark.parametrize(
-    ("limits", "wish", "solver"),
+    ("limits", "requirements", "solver"),
     [
         ({}, Requirements(), "auto"),
         ({"nodes_per_user": 3}, Requirements(), "stepwise"),
@@ -379,7 +381,7 @@ def test_a_node_that_becomes_one_of_another_class_is_given_up_also_when_no_solve
     ],
 )
 def test_regression_on_several_classes_a_cap_or_a_mixing_trainer_left_no_time_for_any_plan(
-    limits: dict[str, int], wish: Requirements, solver: str
+    limits: dict[str, int], requirements: Requirements, solver: str
 ) -> None:
     core, asked = Mixed(), []
 
@@ -390,7 +392,7 @@ def test_regression_on_several_classes_a_cap_or_a_mixing_trainer_left_no_time_fo
     core.solve = told
     core.apply(Configured(core.time_s, core.state.settings.changed(**limits)))
     core.arrive(registration("1", 1, 2))
-    core.arrive(registration("2", 1, 9, wish=wish))
+    core.arrive(registration("2", 1, 9, requirements=requirements))
     settle(core)
     assert set(asked) == {(True, solver)}
     assert core.nodes("1")

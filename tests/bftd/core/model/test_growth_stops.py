@@ -38,7 +38,10 @@ def test_while_all_is_paused_nothing_is_lent_and_what_is_lent_stays() -> None:
     assert not granted(core.pool(*names(5)))
     assert core.nodes("1") == {"n1", "n2"}
     assert core.state.pool.nodes["n3"].why == wording(
-        "core.sentences.paused", what=wording("core.confines.idle_but", halt="everything"), by="root", why="power test"
+        "core.sentences.paused",
+        what=wording("core.admin_limits.idle_but", halt="everything"),
+        by="root",
+        why="power test",
     )
     assert core.sentences()[-3:] == [
         "root paused everything: power test",

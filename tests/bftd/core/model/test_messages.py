@@ -18,7 +18,6 @@ from bftd.core.model.decisions import (
     GetsFirst,
     Grew,
     GrowthPaused,
-    JobStrays,
     Keeps,
     Left,
     Lost,
@@ -26,6 +25,7 @@ from bftd.core.model.decisions import (
     NodeAvoided,
     NodeOverdue,
     Noted,
+    OrphanJobFound,
     PauseLifted,
     Resumed,
     Saved,
@@ -47,7 +47,7 @@ from tests.bftd.builders import of, registration, reported
 from tests.support.messages import wording
 
 # A decision, and what follows its subject in the indicative and in the conditional.
-DEEDS: list[tuple[Any, str, str]] = [
+TRAINER_DECISIONS: list[tuple[Any, str, str]] = [
     (
         Started("a", 2, ("n1", "n2"), 123.456, True),
         wording("core.sentences.starts", count="2 nodes", nodes="n[1-2]", rate="123 samples/s expected"),
@@ -137,10 +137,13 @@ NOTICES: list[tuple[Any, str]] = [
     ),
     (NodeOverdue("n4", 5.5, "17"), wording("core.sentences.node_overdue", node="n4", since_s=5.5, trainer=17)),
     (
-        JobStrays("eve", ("n1",), "9", "beef"),
-        wording("core.sentences.job_strays_foreign", user="eve", nodes="n1", job_id=9, daemon="beef"),
+        OrphanJobFound("eve", ("n1",), "9", "beef"),
+        wording("core.sentences.orphan_job_foreign", user="eve", nodes="n1", job_id=9, daemon="beef"),
     ),
-    (JobStrays("eve", ("n1", "n2"), "9"), wording("core.sentences.job_strays", user="eve", nodes="n[1-2]", job_id=9)),
+    (
+        OrphanJobFound("eve", ("n1", "n2"), "9"),
+        wording("core.sentences.orphan_job", user="eve", nodes="n[1-2]", job_id=9),
+    ),
     (
         GrowthPaused("root", "everything", "power test", True),
         wording("core.sentences.paused_and_asked_back", by="root", what="everything", why="power test"),
@@ -164,9 +167,9 @@ def both(decision: Decision) -> tuple[str, str]:
     return decided.text, replace(decided, mood="conditional").text
 
 
-@pytest.mark.parametrize(("deed", "does", "would"), DEEDS)
-def test_a_deed_is_told_as_what_is_and_as_what_would_be(deed: Decision, does: str, would: str) -> None:
-    assert both(deed) == (f"a {does}", f"a would {would}")
+@pytest.mark.parametrize(("decision", "does", "would"), TRAINER_DECISIONS)
+def test_a_trainers_decision_is_put_as_fact_or_condition(decision: Decision, does: str, would: str) -> None:
+    assert both(decision) == (f"a {does}", f"a would {would}")
 
 
 @pytest.mark.parametrize(("notice", "text"), NOTICES)
@@ -176,7 +179,7 @@ def test_a_notice_is_marked_where_it_is_of_a_shadow(notice: Decision, text: str)
 
 def test_no_decision_is_without_words_and_no_two_are_of_one_kind() -> None:
     kinds = get_args(Decision)
-    assert {type(deed) for deed, *_ in DEEDS} == set(get_args(decisions.Deed))
+    assert {type(decision) for decision, *_ in TRAINER_DECISIONS} == set(get_args(decisions.TrainerDecision))
     assert {type(notice) for notice, _ in NOTICES} == set(get_args(decisions.Notice))
     assert len({kind.kind for kind in kinds}) == len(kinds)
 
@@ -245,7 +248,7 @@ def test_the_driver_finds_in_a_sentence_why_the_trainer_changes() -> None:
         "Suspended": "why",
         "GaveBack": "n1 runs a job",
     }
-    found = {type(deed).__name__: why_of(sentence(deed), "a") for deed, _, _ in DEEDS}
+    found = {type(decision).__name__: why_of(sentence(decision), "a") for decision, _, _ in TRAINER_DECISIONS}
     assert {name: found[name] for name in whys} == whys
     named = Shrank("a: grows from 1", 3, ("n1", "n2"), "why: so")
     assert why_of(sentence(named), named.who) == "why: so"

@@ -61,7 +61,7 @@ def test_the_time_before_its_first_nodes_counts_for_nothing() -> None:
 
 
 def test_at_a_size_without_a_pace_yet_the_curve_says_how_much_faster_it_is() -> None:
-    grown = Pace(400, 2.0, 2).told(400, 0.0, 8)
+    grown = Pace(400, 2.0, 2).with_report(400, 0.0, 8)
     assert eta.expected_end_s(trainer(1000, grown), NOW_S) == pytest.approx(NOW_S + 75.0)
 
 

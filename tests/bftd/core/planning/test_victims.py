@@ -19,7 +19,7 @@ from bftd.core.scaling.learning import ScalingModel
 from bftd.pool.backfill.model import Numbering
 from bftd.pool.victims import Leaving
 from bftd.protocol.lease import Phase
-from bftd.protocol.wish import Requirements
+from bftd.protocol.requirements import Requirements
 from milp import Points
 from tests.bftd.builders import registration
 from tests.bftd.core import leaving_by_names
@@ -170,7 +170,7 @@ def test_the_speed_on_the_class_where_a_trainer_works_counts() -> None:
     assert leave(seen, ALL, 1) <= MINE
     new = {name: replace(node, node_class="new") for name, node in nodes.items()}
     assert leave(replace(seen, pool=PoolView(nodes=new, classes=kinds)), ALL, 1) <= OTHERS
-    mixing = replace(first, request=replace(first.request, wish=Requirements(mix=True)))
+    mixing = replace(first, request=replace(first.request, requirements=Requirements(mix=True)))
     seen = replace(seen, trainers={**seen.trainers, "1": mixing})
     assert leave(seen, ALL, 1) <= OTHERS, "whoever mixes has one curve for all"
 

@@ -169,15 +169,15 @@ def test_sentences_name_no_jobs_and_no_others(text: str, shown: str) -> None:
     assert Privacy(replace(bob, admin=True), core.state, True).text(text) == text
 
 
-def test_strays_caps_and_shadow_guests_of_others_are_left_out() -> None:
+def test_orphan_jobs_caps_and_shadow_guests_of_others_are_left_out() -> None:
     shown: dict[str, Any] = overview(State(), 0.0, "1", "live", [], [])
     for user in ("ann", "bob"):
-        shown["strays"].append({"user": user})
+        shown["orphan_jobs"].append({"user": user})
         shown["caps"].append({"kind": "user", "name": user})
         shown.setdefault("shadow", {"waiting": []})["waiting"].append({"user": user})
     shown["caps"].append({"kind": "account", "name": "physics"})
     seen = Privacy(Caller("bob", False, 7), State(), True).overview(shown)
-    assert seen["strays"] == seen["shadow"]["waiting"] == [{"user": "bob"}]
+    assert seen["orphan_jobs"] == seen["strays"] == seen["shadow"]["waiting"] == [{"user": "bob"}]
     assert seen["caps"] == [{"kind": "user", "name": "bob"}]
 
 

@@ -55,7 +55,7 @@ def locked(ledger: Path) -> Iterator[None]:
         db.execute("ROLLBACK")
 
 
-def test_alerts_tell_of_a_pause_a_locked_ledger_a_stray_job_a_controller_that_hangs_and_a_dead_daemon(
+def test_alerts_tell_of_a_pause_a_locked_ledger_an_orphan_job_a_controller_that_hangs_and_a_dead_daemon(
     tmp_path: Path, sandbox: Sandbox
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
@@ -70,7 +70,7 @@ def test_alerts_tell_of_a_pause_a_locked_ledger_a_stray_job_a_controller_that_ha
                 fires(prometheus, "BftdLedgerNotWritten", "BftdNothingGrows")
             passes(prometheus, "BftdLedgerNotWritten", "BftdNothingGrows")
             give_back(prometheus, driver, tmp_path)
-            stray(prometheus, sandbox)
+            orphan_job(prometheus, sandbox)
             with stopped(sandbox.root):
                 fires(prometheus, "BftdSnapshotStale", "BftdSlurmErrors")
             passes(prometheus, "BftdSnapshotStale")
@@ -109,10 +109,10 @@ def give_back(prometheus: Prometheus, driver: Driver, root: Path) -> None:
     assert prometheus.value('bftd_growth_blocked{reason="paused"}') == 1.0
 
 
-def stray(prometheus: Prometheus, sandbox: Sandbox) -> None:
+def orphan_job(prometheus: Prometheus, sandbox: Sandbox) -> None:
     """A user's own job in the partition of pilots, while nothing is lent."""
     client = sandbox.client()
     job_id = client.submit(["--partition=elastic", "--nodes=1", "--output=/dev/null"], "#!/bin/sh\nexec sleep 300\n")
-    fires(prometheus, "BftdStrayJobs")
-    assert prometheus.value("bftd_stray_jobs") == 1.0
+    fires(prometheus, "BftdOrphanJobs")
+    assert prometheus.value("bftd_orphan_jobs") == prometheus.value("bftd_stray_jobs") == 1.0
     client.cancel([job_id], "KILL")

@@ -17,7 +17,7 @@ from prometheus_client import Gauge
 
 from bftd.core.model.delays import Delays
 from bftd.core.model.domain import Happened, Lease, PoolNode, PoolView, SolverFailed, State
-from bftd.core.model.foreign_jobs import ElasticJob, Stray
+from bftd.core.model.foreign_jobs import ElasticJob, OrphanJob
 from bftd.core.model.solvers import FailedSolver
 from bftd.ledger.rolling import RollingPeriod
 from bftd.service.metrics.counters import Counters
@@ -55,7 +55,7 @@ def faulty(now_s: float, instead: str = "") -> State:
         leases={held.id: held},
         quarantined={"n2": now_s + 600.0},
         alarms={"operator": "too much was cancelled"},
-        strays={"7": Stray(ElasticJob("7", "ann", "", ("n1",)), now_s, named=True)},
+        orphan_jobs={"7": OrphanJob(ElasticJob("7", "ann", "", ("n1",)), now_s, named=True)},
         failed_solvers={"auto": FailedSolver("no luck", now_s + 600.0, instead)},
         delays=Delays(recent=((now_s, 1e4),) if instead else ()),
     )

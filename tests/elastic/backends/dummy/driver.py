@@ -12,8 +12,8 @@ from elastic.link.wire import Message
 class DummyBackend(Backend):
     """A node's one worker starts with `group` and ends with `leave`."""
 
-    def __init__(self, host: TrainerServices) -> None:
-        super().__init__(host)
+    def __init__(self, services: TrainerServices) -> None:
+        super().__init__(services)
         self._group: list[Pilot] = []
         self._done: set[str] = set()
         self._clean = True
@@ -34,38 +34,38 @@ class DummyBackend(Backend):
         if not set(self._group) & set(pilots):
             await self.suspend()
         for pilot in set(self._group) - set(pilots):
-            pilot.tell({"op": "leave"})
+            pilot.send({"op": "leave"})
         self._group, self._done, self._clean = list(pilots), set(), True
         for rank, pilot in enumerate(pilots):
-            pilot.tell({"op": "group", "rank": rank, "size": len(pilots)})
+            pilot.send({"op": "group", "rank": rank, "size": len(pilots)})
 
     async def suspend(self) -> None:
         group, self._group = self._group, []
         if not group:
             return
         workers = [worker for pilot in group for worker in pilot.workers.values()]
-        await self._host.save_checkpoint(workers, graceful=self._clean)
+        await self._services.save_checkpoint(workers, graceful=self._clean)
         self._clean = True
         for pilot in group:
-            pilot.tell({"op": "leave"})
+            pilot.send({"op": "leave"})
 
     def lost(self, pilot: Pilot) -> None:
         if pilot in self._group:
             self._group = [member for member in self._group if member is not pilot]
             self._clean = False
-        self._host.wake()
+        self._services.wake()
 
     def received(self, pilot: Pilot, message: Message) -> None:
         if message["op"] == "done" and pilot in self._group:
-            self._host.log(f"{pilot.node}: {message.get('text')}")
+            self._services.log(f"{pilot.node}: {message.get('text')}")
             self._done.add(pilot.lease)
             if len(self._done) == len(self._group):
-                self._host.finish(0, "training is complete")
+                self._services.finish(0, "training is complete")
         elif message["op"] == "exit":
             self._clean = False
-            self._host.broke(int(message["step"]), float(message["at_s"]))
-            self._host.crashed(pilot, int(message["rc"]))
-            self._host.wake()
+            self._services.broke(int(message["step"]), float(message["at_s"]))
+            self._services.crashed(pilot, int(message["rc"]))
+            self._services.wake()
 
     async def close(self) -> None:
         pass

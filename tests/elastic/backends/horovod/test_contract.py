@@ -28,14 +28,14 @@ class TestHorovod(BackendContract):
 
     async def form(self, backend: Any, *members: Pilot) -> None:
         await backend.set_members(members)
-        life = FakeCompanion.made[-1]
+        run = FakeCompanion.made[-1]
         self.pilots |= {member.lease: member for member in members}
         for member in members:
             if not backend.uses(member):
-                life.on_message(
-                    {"op": "start", "host": member.host, "local_rank": 0, "env": {"HOROVOD_RANK": "0"}},
+                run.on_message(
+                    {"op": "start", "host": member.horovod_host, "local_rank": 0, "env": {"HOROVOD_RANK": "0"}},
                 )
-                member.workers[0] = peer(role="worker", host=member.host, local_rank=0)
+                member.workers[0] = peer(role="worker", lease=member.lease, local_rank=0)
         for other in self.pilots.values():
             if other not in members and backend.uses(other):
                 other.workers.clear()
@@ -58,4 +58,4 @@ class TestHorovod(BackendContract):
 
 
 def _exit(member: Pilot, rc: int, step: int) -> dict[str, Any]:
-    return {"op": "exit", "host": member.host, "local_rank": 0, "rc": rc, "step": step, "at_s": 1.0}
+    return {"op": "exit", "host": member.horovod_host, "local_rank": 0, "rc": rc, "step": step, "at_s": 1.0}

@@ -36,14 +36,14 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The subclass of Horovod's driver, with a list in place of the workers that it would notify."""
     import horovod.runner.elastic.driver as upstream
 
-    from elastic.backends.horovod import life as horovod_life
+    from elastic.backends.horovod import elastic_run as module
 
     told: list[Any] = []
     monkeypatch.setattr(
         upstream.ElasticDriver, "_notify_workers_host_changes", lambda self, hosts, result: told.append(result)
     )
-    monkeypatch.setattr(horovod_life, "_RECONCILE_S", 0.01)
-    driver = horovod_life._Driver.__new__(horovod_life._Driver)
+    monkeypatch.setattr(module, "_RECONCILE_S", 0.01)
+    driver = module._Driver.__new__(module._Driver)
     driver._least = 2
     driver.told = told
     return driver

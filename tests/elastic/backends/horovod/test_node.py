@@ -32,7 +32,7 @@ print(json.loads(ours.makefile().readline())["rc"])
 SCRIPT = """
 import os, subprocess
 from elastic.backends.horovod import notification_address as announcement
-print("KEY KEPT" if announcement._own_key == "a key of this life" else "KEY LOST")
+print("KEY KEPT" if announcement._own_key == "a key of this run" else "KEY LOST")
 for name, value in sorted(os.environ.items()):
     print("OWN", name, value)
 subprocess.run(["env"], check=True)
@@ -44,17 +44,19 @@ def run(folder: Path, **environ: str) -> str:
     script = folder / "train.py"
     script.write_text(SCRIPT)
     start = (
-        '{"op": "start", "host": "n1.1.0", "local_rank": 0, "env": {"HOROVOD_RANK": "0", "BFT_LIFE_KEY": '
-        '"a key of this life"}, "defaults": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5", "HOROVOD_OTHER": "theirs"}}'
+        '{"op": "start", "host": "n1.1.2", "local_rank": 0, "env": {"HOROVOD_RANK": "0", "BFT_RUN_KEY": '
+        '"a key of this run"}, "defaults": {"HOROVOD_GLOO_TIMEOUT_SECONDS": "5", "HOROVOD_OTHER": "theirs"}}'
     )
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor() as pool:
         server.settimeout(20)
         driver = pool.submit(accepted, server)
-        link = {"BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}", "BFT_SECRET": SECRET}
+        link = {"BFT_DRIVER": f"127.0.0.1:{server.getsockname()[1]}", "BFT_SECRET": SECRET, "BFT_LEASE": "n1.1"}
         argv = [sys.executable, "-c", NODE, str(script), start]
         merged = {**os.environ, **link, "PYTHONUNBUFFERED": "1", **environ}
         said = subprocess.run(argv, env=merged, capture_output=True, text=True, check=False, timeout=5 * STILL_S)
-        driver.result()[0].close()
+        channel, hello = driver.result()
+        channel.close()
+    assert (hello["lease"], hello["incarnation"], hello["local_rank"]) == ("n1.1", 2, 0)
     assert said.stdout.endswith("\n0\n"), said.stderr
     return said.stdout
 
@@ -63,8 +65,8 @@ def test_neither_the_script_nor_what_it_starts_is_handed_the_key_that_signs_noti
     said = run(tmp_path)
     assert "KEY KEPT" in said
     assert "HOROVOD_RANK=0" in said
-    assert "a key of this life" not in said
-    assert "BFT_LIFE_KEY" not in said
+    assert "a key of this run" not in said
+    assert "BFT_RUN_KEY" not in said
 
 
 def test_what_the_user_set_for_gloo_and_horovod_is_respected(tmp_path: Path) -> None:

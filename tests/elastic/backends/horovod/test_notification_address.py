@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.horovod]
-KEY = "a key of this life"
+KEY = "a key of this run"
 WORKER = "n1.3.0:0"
 
 
@@ -46,7 +46,7 @@ def guests() -> Any:
 
 @pytest.fixture
 def url(driver: Driver, guests: Any) -> Iterator[str]:
-    """A rendezvous as a life starts it."""
+    """A rendezvous as an elastic run starts it."""
     from elastic.backends.horovod.rendezvous import Rendezvous, handler_for
 
     guests.replace(["127.0.0.1"])

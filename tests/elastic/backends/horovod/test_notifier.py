@@ -49,10 +49,10 @@ def test_a_worker_that_is_gone_is_none_of_the_notifiers_business_and_the_next_on
 
 
 @pytest.mark.horovod
-def test_every_worker_of_a_life_is_notified_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_worker_of_an_elastic_run_is_notified_so(monkeypatch: pytest.MonkeyPatch) -> None:
     import horovod.runner.elastic.driver as upstream
 
-    from elastic.backends.horovod.life import _Driver
+    from elastic.backends.horovod.elastic_run import _Driver
 
     monkeypatch.setattr(upstream, "WorkerNotificationClient", lambda *_: Client())
     driver = _Driver.__new__(_Driver)

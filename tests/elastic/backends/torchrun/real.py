@@ -28,7 +28,7 @@ from elastic.link.child_process import die_with_parent
 from elastic.link.peer import Peer
 from elastic.link.wire import Message, decode, encode
 from elastic.node.link import AgentLink
-from tests.elastic.backends.stage import Host
+from tests.elastic.backends.stage import FakeServices
 from tests.elastic.fakes import settings_for
 from tests.support.waiting import STILL_S
 
@@ -80,19 +80,19 @@ class Group:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.host = Host(replace(settings_for(folder, "1-8", "torchrun"), interpreter=sys.executable))
-        self.backend = TorchrunBackend(self.host)
+        self.services = FakeServices(replace(settings_for(folder, "1-8", "torchrun"), interpreter=sys.executable))
+        self.backend = TorchrunBackend(self.services)
         self.nodes: dict[str, RealNode] = {}
         self.steps: list[Message] = []
         """What workers told of their steps."""
         self._listening = listen()
-        self._hub = Hub(self, self.host.settings.secret, self._listening)
+        self._hub = Hub(self, self.services.settings.secret, self._listening)
 
     def node(self, name: str, workers: int = 1, prepare: Callable[[], None] = lambda: None) -> Pilot:
         """Starts a node process; `prepare` runs in it first. The trainer's secret is in its environment alone."""
         environ = {
             "BFT_DRIVER": f"127.0.0.1:{self._listening.getsockname()[1]}",
-            "BFT_SECRET": self.host.settings.secret,
+            "BFT_SECRET": self.services.settings.secret,
             "BFT_TRAINER": "7",
             "PYTHONPATH": str(Path(__file__).parents[4]),
         }
@@ -142,7 +142,7 @@ class Group:
             self.backend.received(node.pilot, message)
 
     def connected(self, peer: Peer) -> bool:
-        node = next(node for node in self.nodes.values() if node.pilot.lease == peer.hello["host"])
+        node = next(node for node in self.nodes.values() if node.pilot.lease == peer.hello["lease"])
         node.pilot.workers[int(peer.hello["local_rank"])] = peer
         return True
 

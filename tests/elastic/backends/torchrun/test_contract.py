@@ -49,7 +49,7 @@ class TestTorchrun(BackendContract):
         for member in self.pilots.values():
             for message in told(member)[self.heard.get(member.lease, 0) :]:
                 if message["op"] == "rendezvous":
-                    member.workers[0] = peer(role="worker", host=member.lease, local_rank=0)
+                    member.workers[0] = peer(role="worker", lease=member.lease, local_rank=0)
                 elif not member.leaving:
                     member.workers.clear()
                     backend.received(member, {"op": "join", "generation": 1})

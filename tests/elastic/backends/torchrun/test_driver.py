@@ -12,7 +12,7 @@ from elastic.backends.torchrun import blame
 from elastic.backends.torchrun import driver as torchruns
 from elastic.backends.torchrun.driver import TorchrunBackend
 from elastic.driver.pilots.launcher import Pilot
-from tests.elastic.backends.stage import FakeCompanion, Host, pilot, started, told
+from tests.elastic.backends.stage import FakeCompanion, FakeServices, pilot, started, told
 from tests.elastic.fakes import ops, settings_for, until
 from tests.support.messages import says, wording
 
@@ -61,7 +61,7 @@ def ranks(*members: Pilot) -> list[tuple[int, int]]:
 
 
 async def test_torchruns_ranks_are_the_drivers_and_each_generation_has_a_store_of_its_own(
-    companions: list[FakeCompanion], backend: TorchrunBackend, host: Host
+    companions: list[FakeCompanion], backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
@@ -69,13 +69,13 @@ async def test_torchruns_ranks_are_the_drivers_and_each_generation_has_a_store_o
     await gathered(backend, n2)
     assert ranks(n2) == [(0, 1)]
     assert [m["generation"] for m in companions[0].commands] == [1, 2]
-    assert host.saves == [True]
+    assert services.saves == [True]
     assert ops(n1.agent)[-1] == "regroup"  # type: ignore[arg-type]
     assert not backend.uses(n1)
 
 
 async def test_after_a_crash_the_same_members_form_a_new_generation_without_waiting_for_a_boundary(
-    companions: list[FakeCompanion], backend: TorchrunBackend, host: Host
+    companions: list[FakeCompanion], backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
@@ -84,26 +84,26 @@ async def test_after_a_crash_the_same_members_form_a_new_generation_without_wait
     backend.received(n1, {"op": "exit", "local_rank": 0, "rc": -9, "step": 4, "at_s": 1.0})
     backend.received(n1, {"op": "join", "generation": 1})
     # The next group may take its first step before anybody is blamed.
-    assert host.broken_at == 4
-    await until("both are told", lambda: host.crashes)
-    assert host.crashes == [("n2", 1), ("n1", -9)]
+    assert services.broken_at == 4
+    await until("both are told", lambda: services.crashes)
+    assert services.crashes == [("n2", 1), ("n1", -9)]
     forming = asyncio.create_task(backend.set_members([n1, n2]))
     await until("the other is called", lambda: told(n2)[-1]["op"] == "regroup")
     backend.received(n2, {"op": "join", "generation": 1})
     await forming
     assert ranks(n1, n2) == [(0, 2), (1, 2)]
-    assert host.saves == [False]
+    assert services.saves == [False]
 
 
 async def test_a_script_that_fails_everywhere_counts_against_every_node_once(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
     for failed in (n2, n1):
         backend.received(failed, {"op": "exit", "local_rank": 0, "rc": 3, "step": -1, "at_s": 0.0})
-    await until("they are counted", lambda: host.crashes)
-    assert sorted(host.crashes) == [("n1", 3), ("n2", 3)]
+    await until("they are counted", lambda: services.crashes)
+    assert sorted(services.crashes) == [("n1", 3), ("n2", 3)]
 
 
 async def test_regression_the_worker_that_failed_was_stopped_before_it_could_say_so(
@@ -121,7 +121,7 @@ async def test_regression_the_worker_that_failed_was_stopped_before_it_could_say
     backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 5, "step": 4, "at_s": 1.0})
     backend.received(n1, {"op": "join", "generation": 1})
     await forming
-    assert host.crashes == [("n2", 1), ("n3", 1), ("n1", 5)]
+    assert services.crashes == [("n2", 1), ("n3", 1), ("n1", 5)]
     assert [m["op"] for m in told(n1)][-2:] == ["rendezvous", "rendezvous"]
 
 
@@ -142,7 +142,7 @@ async def test_a_node_that_does_not_come_to_the_rendezvous_is_given_back(
     monkeypatch: pytest.MonkeyPatch, host: Host
 ) -> None:
     monkeypatch.setattr(torchruns, "_JOIN_S", 0.02)
-    async with started(host, TorchrunBackend) as backend:
+    async with started(services, TorchrunBackend) as backend:
         n1 = pilot("n1")
         await backend.set_members([n1])
         assert n1.expiring
@@ -150,27 +150,27 @@ async def test_a_node_that_does_not_come_to_the_rendezvous_is_given_back(
 
 
 async def test_a_crash_after_others_are_done_is_no_success_and_all_begin_anew(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
     backend.received(n2, {"op": "done"})
     # Rank 0 fails in its final evaluation.
     backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 3, "step": 9, "at_s": 1.0})
-    await until("it is blamed", lambda: host.crashes)
-    assert host.crashes == [("n1", 3)]
-    assert host.ended is None
+    await until("it is blamed", lambda: services.crashes)
+    assert services.crashes == [("n1", 3)]
+    assert services.ended is None
     await again(backend, n1, n2)
     assert ranks(n1, n2) == [(0, 2), (1, 2)]
     for member in (n1, n2):
-        assert host.ended is None
+        assert services.ended is None
         backend.received(member, {"op": "done"})
-    assert host.ended == (0, "training is complete")
+    assert services.ended == (0, "training is complete")
 
 
 @pytest.mark.parametrize("heard_first", ["the end", "a failure"])
 async def test_regression_who_failed_since_another_rank_had_ended_with_0_was_blamed(
-    heard_first: str, backend: TorchrunBackend, host: Host
+    heard_first: str, backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2, n3 = pilot("n1", workers=2), pilot("n2", workers=2), pilot("n3")
     await gathered(backend, n1, n2, n3)
@@ -178,24 +178,24 @@ async def test_regression_who_failed_since_another_rank_had_ended_with_0_was_bla
     for one in (n2, n3) if heard_first == "the end" else (n3, n2):
         backend.received(one, said[one])
     backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 1, "step": 40, "at_s": 1.0})
-    await until("they are told", lambda: host.crashes)
-    assert set(host.early) == {wording("elastic.driver.ended_with_0", rank=2, at=" at step 40")}
+    await until("they are told", lambda: services.crashes)
+    assert set(services.early) == {wording("elastic.driver.ended_with_0", rank=2, at=" at step 40")}
     # Nothing of it is left in the next group.
-    host.early.clear()
+    services.early.clear()
     await again(backend, n1, n2, n3)
     backend.received(n1, {"op": "exit", "local_rank": 1, "rc": 1, "step": 41, "at_s": 1.0, "ended": 0})
     backend.received(n2, {"op": "done", "step": 41})
-    await until("it is told", lambda: host.early)
-    assert host.early == [wording("elastic.driver.ended_with_0", rank=0, at=" at step 41")]
+    await until("it is told", lambda: services.early)
+    assert services.early == [wording("elastic.driver.ended_with_0", rank=0, at=" at step 41")]
     await again(backend, n1, n2, n3)
     backend.received(n1, {"op": "exit", "local_rank": 1, "rc": 1, "step": 42, "at_s": 1.0})
-    await until("it is told", lambda: len(host.early) == 2)
-    assert host.early[-1] == ""
-    assert host.ended is None
+    await until("it is told", lambda: len(services.early) == 2)
+    assert services.early[-1] == ""
+    assert services.ended is None
 
 
 async def test_a_node_taken_after_others_are_done_is_no_success_and_the_rest_begins_anew(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
@@ -203,15 +203,17 @@ async def test_a_node_taken_after_others_are_done_is_no_success_and_the_rest_beg
     # Rank 0's node goes while it writes the final model.
     n1.leaving = True
     backend.lost(n1)
-    assert host.ended is None
+    assert services.ended is None
     await again(backend, n2)
     assert ranks(n2) == [(0, 1)]
     backend.received(n2, {"op": "done"})
-    assert host.ended == (0, "training is complete")
-    assert host.crashes == []
+    assert services.ended == (0, "training is complete")
+    assert services.crashes == []
 
 
-async def test_who_is_done_may_go_and_the_others_end_undisturbed(backend: TorchrunBackend, host: Host) -> None:
+async def test_who_is_done_may_go_and_the_others_end_undisturbed(
+    backend: TorchrunBackend, services: FakeServices
+) -> None:
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
     await gathered(backend, n1, n2, n3)
     backend.received(n2, {"op": "done"})
@@ -224,9 +226,9 @@ async def test_who_is_done_may_go_and_the_others_end_undisturbed(backend: Torchr
     assert not backend.uses(n2)
     assert not backend.uses(n3)
     assert told(n1) == before
-    assert host.saves == []
+    assert services.saves == []
     backend.received(n1, {"op": "done"})
-    assert host.ended == (0, "training is complete")
+    assert services.ended == (0, "training is complete")
 
 
 async def test_regression_a_failure_after_the_node_of_a_done_member_had_gone_was_nobodys(
@@ -243,9 +245,9 @@ async def test_regression_a_failure_after_the_node_of_a_done_member_had_gone_was
     await backend.set_members([n1])
     backend.lost(n3)
     backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 3, "step": 9, "at_s": 1.0})
-    assert host.broken_at == 9
-    await until("it is counted", lambda: host.crashes)
-    assert host.crashes == [("n1", 3)]
+    assert services.broken_at == 9
+    await until("it is counted", lambda: services.crashes)
+    assert services.crashes == [("n1", 3)]
 
 
 async def test_who_was_done_and_left_out_comes_to_a_later_rendezvous(backend: TorchrunBackend) -> None:
@@ -261,22 +263,22 @@ async def test_who_was_done_and_left_out_comes_to_a_later_rendezvous(backend: To
 
 
 async def test_regression_a_group_that_ended_well_while_it_was_to_be_stopped_did_its_last_steps_again(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
     await gathered(backend, n1, n2)
     forming = asyncio.create_task(backend.set_members([n1, n2, n3]))
     await until("the newcomer is called", lambda: told(n3))
     backend.received(n1, {"op": "done"})
-    assert host.ends == []
+    assert services.ends == []
     backend.received(n2, {"op": "done"})
-    assert [code for code, _ in host.ends] == [0]
+    assert [code for code, _ in services.ends] == [0]
     forming.cancel()
 
 
 @pytest.mark.parametrize("fate", ["taken", "failed", "stopped"])
 async def test_a_group_of_which_one_did_not_end_well_while_it_was_stopped_is_not_complete(
-    fate: str, backend: TorchrunBackend, host: Host
+    fate: str, backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
     await gathered(backend, n1, n2)
@@ -289,12 +291,12 @@ async def test_a_group_of_which_one_did_not_end_well_while_it_was_stopped_is_not
     else:
         backend.received(n2, {"op": "join", "generation": 1})
     backend.received(n1, {"op": "done"})
-    assert host.ends == []
+    assert services.ends == []
     forming.cancel()
 
 
 async def test_regression_scripts_that_ended_with_0_in_their_sigterm_handlers_as_all_nodes_were_taken_were_a_success(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
     await gathered(backend, n1, n2)
@@ -304,24 +306,26 @@ async def test_regression_scripts_that_ended_with_0_in_their_sigterm_handlers_as
     assert list(backend.finishing) == []
     for taken in (n1, n2):
         backend.lost(taken)
-    assert (host.ends, host.crashes) == ([], [])
+    assert (services.ends, services.crashes) == ([], [])
     await gathered(backend, n3)
     backend.received(n3, {"op": "done"})
-    assert host.ended == (0, "training is complete")
+    assert services.ended == (0, "training is complete")
 
 
-async def test_newcomers_do_not_have_the_last_steps_done_again(backend: TorchrunBackend, host: Host) -> None:
+async def test_newcomers_do_not_have_the_last_steps_done_again(
+    backend: TorchrunBackend, services: FakeServices
+) -> None:
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
     await gathered(backend, n1, n2)
     backend.received(n2, {"op": "done"})
     await backend.set_members([n1, n2, n3])
     assert not backend.uses(n3)
     assert told(n3) == []
-    assert host.saves == []
+    assert services.saves == []
 
 
 async def test_regression_a_newcomer_in_the_place_of_one_that_was_done_had_the_last_steps_done_again(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
     await gathered(backend, n1, n2)
@@ -332,7 +336,7 @@ async def test_regression_a_newcomer_in_the_place_of_one_that_was_done_had_the_l
     assert list(backend.finishing) == [n1]
     await backend.set_members([n1, n3])
     assert told(n3) == []
-    assert host.saves == []
+    assert services.saves == []
     backend.received(n1, {"op": "exit", "local_rank": 0, "rc": 3, "step": 9, "at_s": 1.0})
     assert list(backend.finishing) == []
     await gathered(backend, n1, n3)
@@ -346,7 +350,7 @@ async def test_ranks_are_counted_by_each_nodes_own_number_of_workers(backend: To
 
 
 async def test_workers_that_a_lost_node_takes_along_are_no_crash_whichever_is_heard_first(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
     await gathered(backend, n1, n2, n3)
@@ -356,11 +360,11 @@ async def test_workers_that_a_lost_node_takes_along_are_no_crash_whichever_is_he
     backend.lost(n2)
     backend.received(n3, exit_of_a_peer)
     await asyncio.sleep(2 * blame._BLAME_S)
-    assert host.crashes == []
+    assert services.crashes == []
 
 
 async def test_workers_that_end_because_others_were_stopped_for_a_resize_are_no_crash(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
@@ -371,18 +375,18 @@ async def test_workers_that_end_because_others_were_stopped_for_a_resize_are_no_
     backend.received(n1, {"op": "join", "generation": 1})
     await forming
     await asyncio.sleep(2 * blame._BLAME_S)
-    assert host.crashes == []
-    assert host.broken_at is None
+    assert services.crashes == []
+    assert services.broken_at is None
 
 
 async def test_a_member_whose_workers_could_not_be_started_is_not_taken_for_one_that_trains(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
-    woken = host.wakes
+    woken = services.wakes
     backend.received(n1, {"op": "join", "generation": 1})
-    assert host.wakes > woken
+    assert services.wakes > woken
     forming = asyncio.create_task(backend.set_members([n1, n2]))
     await until("the other is called", lambda: told(n2)[-1]["op"] == "regroup")
     backend.received(n2, {"op": "join", "generation": 1})
@@ -391,15 +395,15 @@ async def test_a_member_whose_workers_could_not_be_started_is_not_taken_for_one_
 
 
 async def test_the_stores_secret_goes_to_no_node(
-    companions: list[FakeCompanion], backend: TorchrunBackend, host: Host
+    companions: list[FakeCompanion], backend: TorchrunBackend, services: FakeServices
 ) -> None:
     n1 = pilot("n1")
     await gathered(backend, n1)
-    secret = host.settings.secret
+    secret = services.settings.secret
     assert len(secret) == 64
     assert [message["secret"] for message in companions[0].commands] == [secret]
     assert secret not in repr(told(n1))
-    assert secret not in repr(host.settings)
+    assert secret not in repr(services.settings)
     assert secret not in repr(companions[0].argv)
 
 
@@ -408,30 +412,30 @@ async def test_a_store_that_does_not_start_ends_the_trainer_with_one_line(
 ) -> None:
     monkeypatch.setattr(torchruns, "_STORE_S", 0.02)
     monkeypatch.setattr(FakeCompanion, "send", lambda self, message: None)
-    async with started(host, TorchrunBackend) as backend:
+    async with started(services, TorchrunBackend) as backend:
         n1 = pilot("n1")
         backend.received(n1, {"op": "join", "generation": -1})
         await backend.set_members([n1])
         assert not backend.running
-        assert host.ended
-        assert host.ended[0] == 1
-        assert says(host.ended[1], "elastic.driver.store_late", limit_s=0.02)
+        assert services.ended
+        assert services.ended[0] == 1
+        assert says(services.ended[1], "elastic.driver.store_late", limit_s=0.02)
 
 
 async def test_a_store_that_cannot_be_opened_ends_the_trainer_with_what_is_wrong(
-    companions: list[FakeCompanion], backend: TorchrunBackend, host: Host
+    companions: list[FakeCompanion], backend: TorchrunBackend, services: FakeServices
 ) -> None:
     companions[0].on_message({"op": "failed", "text": "Too many open files"})
-    assert host.ended == (1, wording("elastic.driver.store_unreachable", text="Too many open files"))
+    assert services.ended == (1, wording("elastic.driver.store_unreachable", text="Too many open files"))
 
 
 async def test_a_store_that_cannot_run_ends_the_trainer_with_one_line_that_names_the_interpreter(
-    companions: list[FakeCompanion], backend: TorchrunBackend, host: Host
+    companions: list[FakeCompanion], backend: TorchrunBackend, services: FakeServices
 ) -> None:
     companions[0].on_exit(1)
-    assert host.ended
-    assert host.ended[0] == 1
-    assert says(host.ended[1], "elastic.driver.store_ended", python="/usr/bin/python3")
+    assert services.ended
+    assert services.ended[0] == 1
+    assert says(services.ended[1], "elastic.driver.store_ended", python="/usr/bin/python3")
 
 
 async def test_regression_the_next_group_was_formed_with_the_node_that_was_about_to_be_given_back(
@@ -439,20 +443,20 @@ async def test_regression_the_next_group_was_formed_with_the_node_that_was_about
 ) -> None:
     """Its workers failed again meanwhile, and the peers of theirs were taken for the next ones to fail."""
 
-    class Strict(Host):
+    class Strict(FakeServices):
         def crashed(self, pilot: Pilot, rc: int, early: str = "") -> None:
             super().crashed(pilot, rc, early)
             pilot.expiring = True
 
-    host = Strict(settings_for(tmp_path, "1-8"))
-    backend = TorchrunBackend(host)
+    services = Strict(settings_for(tmp_path, "1-8"))
+    backend = TorchrunBackend(services)
     await backend.start()
     n1, n2 = pilot("n1"), pilot("n2")
     await gathered(backend, n1, n2)
     backend.received(n2, {"op": "exit", "local_rank": 0, "rc": 1, "step": 4, "at_s": 1.0})
     before = [len(told(one)) for one in (n1, n2)]
     await gathered(backend, n1, n2)
-    assert host.crashes == [("n2", 1)]
+    assert services.crashes == [("n2", 1)]
     said = [message["op"] for one, seen in zip((n1, n2), before, strict=True) for message in told(one)[seen:]]
     assert "rendezvous" not in said
-    assert host.wakes
+    assert services.wakes

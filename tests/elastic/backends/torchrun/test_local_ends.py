@@ -33,7 +33,7 @@ class Rendezvous:
     def num_nodes_waiting(self) -> int:
         return 0
 
-    def say(self, message: dict[str, Any]) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         self.told.append(message["rc"])
         self.ended.append(message.get("ended"))
 

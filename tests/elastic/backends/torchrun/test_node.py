@@ -54,8 +54,8 @@ def group(tmp_path: Path) -> AbstractAsyncContextManager[Group]:
 async def test_nodes_with_different_numbers_of_gpus_form_one_world(group: Group) -> None:
     n1, n2 = group.node("n1", workers=2), group.node("n2", workers=1)
     await group.backend.set_members([n1, n2])
-    await group.until("all are done", lambda: group.host.ended)
-    assert group.host.ended == (0, "training is complete")
+    await group.until("all are done", lambda: group.services.ended)
+    assert group.services.ended == (0, "training is complete")
     found = sorted((row["rank"], row["node"], row["local"], row["world"], row["total"]) for row in group.rows())
     assert {(step["size"], step["nodes"]) for step in group.steps} == {(3, 2)}
     assert found == [(0, "n1", 0, 3, 6.0), (1, "n1", 1, 3, 6.0), (2, "n2", 0, 3, 6.0)]
@@ -84,9 +84,9 @@ async def test_nodes_lost_one_after_the_other_in_the_middle_of_a_rendezvous_leav
         group.nodes[others.pop().node].kill()
         await group.until("it is noticed", lambda: group.backend._broken)
     await group.backend.set_members([n1])
-    await group.until("the survivor trains alone", lambda: group.host.ended)
+    await group.until("the survivor trains alone", lambda: group.services.ended)
     assert [(row["node"], row["world"]) for row in group.rows()] == [("n1", 1)]
-    assert group.host.crashes == []
+    assert group.services.crashes == []
 
 
 FROZEN = """\
@@ -105,12 +105,12 @@ async def test_a_frozen_worker_that_its_agent_kills_is_a_crash_and_both_nodes_tr
         await group.backend.set_members(members)
         await group.until("one is frozen, one waits for it", lambda: len(group.rows()) == 2)
         os.kill(members[0].workers[0].hello["pid"], signal.SIGKILL)
-        await group.until("told", lambda: group.host.crashes)
+        await group.until("told", lambda: group.services.crashes)
         # The other one hangs in the collective, or was taken along.
-        assert group.host.crashes == [("n1", -signal.SIGKILL)]
+        assert group.services.crashes == [("n1", -signal.SIGKILL)]
         await group.backend.set_members(members)
-        await group.until("all are done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
+        await group.until("all are done", lambda: group.services.ended)
+        assert group.services.ended == (0, "training is complete")
         assert len(group.rows()) == 4
 
 
@@ -133,11 +133,11 @@ async def test_a_node_that_was_done_begins_anew_with_the_one_that_failed_at_the_
         await group.backend.set_members(members)
         await group.until("n2 is done", lambda: group.nodes["n2"].said[-1]["op"] == "done")
         (tmp_path / "others are done").touch()
-        await group.until("told", lambda: group.host.crashes)
-        assert (group.host.crashes, group.host.ended) == ([("n1", 3)], None)
+        await group.until("told", lambda: group.services.crashes)
+        assert (group.services.crashes, group.services.ended) == ([("n1", 3)], None)
         await group.backend.set_members(members)
-        await group.until("all are done", lambda: group.host.ended)
-        assert group.host.ended == (0, "training is complete")
+        await group.until("all are done", lambda: group.services.ended)
+        assert group.services.ended == (0, "training is complete")
         assert sorted(row["rank"] for row in group.rows()) == [0, 1, 1, 2, 2]
 
 
@@ -155,10 +155,10 @@ def fail_once() -> None:
 async def test_a_node_that_cannot_start_its_workers_says_so_and_comes_to_the_next_rendezvous(group: Group) -> None:
     members = [group.node("n1", prepare=fail_once), group.node("n2")]
     await group.backend.set_members(members)
-    await group.until("told", lambda: group.host.crashes)
-    assert group.host.crashes == [("n1", 1)]
+    await group.until("told", lambda: group.services.crashes)
+    assert group.services.crashes == [("n1", 1)]
     await group.backend.set_members(members)
-    await group.until("all are done", lambda: group.host.ended)
+    await group.until("all are done", lambda: group.services.ended)
     assert {row["world"] for row in group.rows()} == {2}
 
 
@@ -166,8 +166,8 @@ async def test_a_tunnel_that_was_killed_is_dug_again_for_the_next_group(group: G
     n1 = group.node("n1")
     (await group.until("it is there", lambda: group.nodes["n1"].tunnel)).kill()
     await group.backend.set_members([n1])
-    await group.until("it is done", lambda: group.host.ended)
-    assert group.host.ended == (0, "training is complete")
+    await group.until("it is done", lambda: group.services.ended)
+    assert group.services.ended == (0, "training is complete")
 
 
 HOLDS_SHARED_MEMORY = """\
@@ -204,6 +204,6 @@ async def test_regression_a_node_that_slurm_took_did_not_look_a_last_time_whose_
         n1 = group.node("n1", prepare=look_once)
         await group.backend.set_members([n1])
         await group.until("the worker has it", group.rows)
-        n1.tell({"op": "leaving"})
+        n1.send({"op": "leaving"})
         record = tmp_path / shared_memory.RECORD
         await group.until("the agent can remove it", lambda: record.exists() and "segment" in record.read_text())

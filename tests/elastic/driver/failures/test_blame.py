@@ -142,10 +142,10 @@ def test_what_follows_of_a_worker_that_ended_with_0_is_the_scripts_at_the_third_
 
 def test_lives_that_fail_are_counted_like_crashes_and_not_twice_with_them() -> None:
     trainer = Trainer("n1", "n2")
-    assert trainer.blame.life_failed(trainer.now_s) == Verdict("nobody's")
+    assert trainer.blame.workers_failed(trainer.now_s) == Verdict("nobody's")
     for count in (2, 3):
         said = [trainer.blame.failed(node, "", False, 52, trainer.now_s, ["n1", "n2"]).whose for node in ("n1", "n2")]
-        said.append(trainer.blame.life_failed(trainer.now_s).whose)
+        said.append(trainer.blame.workers_failed(trainer.now_s).whose)
         assert ("the script's" in said) == (count == 3)
         trainer.blame.began("n1")
         trainer.blame.began("n2")

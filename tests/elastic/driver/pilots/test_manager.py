@@ -12,7 +12,7 @@ import pytest
 
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, LeaseReport
-from elastic.driver.pilots import manager as crews
+from elastic.driver.pilots import manager
 from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.pilots.manager import PilotManager
 from tests.elastic.fakes import FakeDaemon, FakeStarter, lease, ops, peer, until
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 0.0)
+    monkeypatch.setattr(manager, "FAULT_SHOWN_S", 0.0)
 
 
 class Owner:
-    """The trainer, as far as a crew asks for it."""
+    """The trainer, as far as a pilot manager asks for it."""
 
     def __init__(self) -> None:
         self.lost_nodes: list[str] = []
@@ -59,18 +59,20 @@ class Owner:
 
 
 class Stage:
-    """A crew between a fake Slurm and a fake daemon."""
+    """A pilot manager between a fake Slurm and a fake daemon."""
 
     def __init__(self) -> None:
         self.owner, self.starter, self.daemon = Owner(), FakeStarter(), FakeDaemon()
-        self.crew = PilotManager(self.owner, self.starter, self.daemon.report, library="torch")  # type: ignore[arg-type]
+        self.pilot_manager = PilotManager(self.owner, self.starter, self.daemon.report, library="torch")  # type: ignore[arg-type]
 
     def states(self, name: str) -> list[str]:
         return [report.state for report in self.daemon.of(LeaseReport, id=name)]
 
     async def placed(self, node: str) -> Pilot:
-        self.crew.on_leases([lease(other.node) for other in self.crew.pilots.values()] + [lease(node)])
-        pilot = self.crew.pilots[f"{node}.1"]
+        self.pilot_manager.on_leases(
+            [lease(other.node) for other in self.pilot_manager.pilots.values()] + [lease(node)]
+        )
+        pilot = self.pilot_manager.pilots[f"{node}.1"]
         await until("placed", lambda: pilot.state == "placed")
         return pilot
 
@@ -88,7 +90,7 @@ def never_back(stage: Stage) -> None:
 async def staged() -> AsyncIterator[Stage]:
     stage = Stage()
     yield stage
-    await stage.crew.close()
+    await stage.pilot_manager.close()
     assert stage.owner.errors == []
 
 
@@ -99,18 +101,18 @@ def stage() -> AbstractAsyncContextManager[Stage]:
 
 async def test_a_lease_is_placed_once_however_often_it_is_listed(stage: Stage) -> None:
     for _ in range(3):
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
     await until("placed", lambda: stage.states("n1.1") == ["placed"])
     assert stage.starter.placed == ["n1.1"]
-    assert stage.crew.held() == (Held("n1.1", "n1", "job-n1.1"),)
+    assert stage.pilot_manager.held() == (Held("n1.1", "n1", "job-n1.1"),)
 
 
 async def test_a_node_that_slurm_refuses_is_reported_refused_and_the_lease_is_over(stage: Stage) -> None:
     stage.starter.refuse["n1"] = "a regular job wants it"
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     [report] = await until("refused", lambda: stage.daemon.of(LeaseReport, state="refused"))
     assert report.reason == "a regular job wants it"
-    assert (stage.crew.pilots, stage.owner.lost_nodes, stage.crew.held()) == ({}, [], ())
+    assert (stage.pilot_manager.pilots, stage.owner.lost_nodes, stage.pilot_manager.held()) == ({}, [], ())
 
 
 async def test_a_lease_that_has_ended_is_never_carried_out_again(stage: Stage) -> None:
@@ -118,49 +120,49 @@ async def test_a_lease_that_has_ended_is_never_carried_out_again(stage: Stage) -
     assert pilot.job_id
     stage.starter.end(pilot.job_id)
     await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
-    stage.crew.on_leases([lease("n1")])
-    assert stage.crew.pilots == {}
+    stage.pilot_manager.on_leases([lease("n1")])
+    assert stage.pilot_manager.pilots == {}
     assert stage.states("n1.1") == ["placed", "ended", "ended"]
-    stage.crew.on_leases([lease("n1", 2)])
+    stage.pilot_manager.on_leases([lease("n1", 2)])
     await until("the node's next lease is", lambda: stage.states("n1.2") == ["placed"])
 
 
 async def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it(stage: Stage) -> None:
     for number in range(1, 20):
-        stage.crew.on_leases([lease("n1", number)])
-        pilot = stage.crew.pilots[f"n1.{number}"]
+        stage.pilot_manager.on_leases([lease("n1", number)])
+        pilot = stage.pilot_manager.pilots[f"n1.{number}"]
         await until("placed", lambda pilot=pilot: pilot.state == "placed")
         assert pilot.job_id
         stage.starter.end(pilot.job_id)
-        await until("ended", lambda: not stage.crew.pilots)
-        stage.crew.on_leases([lease("n1", number)])
-        assert stage.crew.pilots == {}, "it is still listed"
-    assert stage.crew._ended == {"n1.19"}
+        await until("ended", lambda: not stage.pilot_manager.pilots)
+        stage.pilot_manager.on_leases([lease("n1", number)])
+        assert stage.pilot_manager.pilots == {}, "it is still listed"
+    assert stage.pilot_manager._ended == {"n1.19"}
     assert stage.starter.known == [], "nor does Slurm's side remember its job"
-    stage.crew.on_leases([])
-    assert stage.crew._ended == set()
+    stage.pilot_manager.on_leases([])
+    assert stage.pilot_manager._ended == set()
 
 
 async def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node(stage: Stage) -> None:
     pilot = await stage.placed("n1")
     assert pilot.job_id
     stage.starter.end(pilot.job_id)
-    await until("ended", lambda: not stage.crew.pilots)
+    await until("ended", lambda: not stage.pilot_manager.pilots)
     assert stage.starter.cancelled == [pilot.job_id]
     assert stage.owner.lost_nodes == ["n1"]
 
 
 async def test_a_lease_that_is_revoked_before_it_began_is_reported_ended_and_not_placed(stage: Stage) -> None:
-    stage.crew.on_leases([lease("n1", state="revoked")])
+    stage.pilot_manager.on_leases([lease("n1", state="revoked")])
     assert stage.states("n1.1") == ["ended"]
     assert stage.starter.placed == []
 
 
 async def test_a_lease_revoked_while_slurm_places_it_gives_the_node_back_without_an_agent(stage: Stage) -> None:
     stage.starter.hold.clear()
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     await until("asked", lambda: stage.starter.placed)
-    stage.crew.on_leases([lease("n1", state="revoked")])
+    stage.pilot_manager.on_leases([lease("n1", state="revoked")])
     stage.starter.hold.set()
     await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
     assert stage.starter.cancelled == ["job-n1.1"]
@@ -168,7 +170,7 @@ async def test_a_lease_revoked_while_slurm_places_it_gives_the_node_back_without
 
 async def test_a_lease_the_daemon_no_longer_lists_is_given_back(stage: Stage) -> None:
     pilot = await stage.placed("n1")
-    stage.crew.on_leases([])
+    stage.pilot_manager.on_leases([])
     assert pilot.revoked
     assert not pilot.vacate
 
@@ -176,14 +178,14 @@ async def test_a_lease_the_daemon_no_longer_lists_is_given_back(stage: Stage) ->
 async def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_leaving_gracefully(stage: Stage) -> None:
     pilot = await stage.placed("n1")
     stage.owner.saved.clear()
-    stage.crew.on_leases([lease("n1", state="revoked")])
+    stage.pilot_manager.on_leases([lease("n1", state="revoked")])
     await asyncio.sleep(0)
     assert stage.owner.vacated == []
     assert not pilot.leaving
-    stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+    stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
     assert pilot.leaving
-    stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
-    stage.crew.on_leases([lease("n1", state="revoked")])
+    stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
+    stage.pilot_manager.on_leases([lease("n1", state="revoked")])
     await asyncio.sleep(0)
     assert stage.owner.vacated == ["n1"]
     assert pilot.vacate
@@ -193,11 +195,11 @@ async def test_a_node_that_a_regular_job_needs_is_left_at_once_even_if_it_was_le
 
 
 async def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
+    monkeypatch.setattr(manager, "GRACEFUL_LEAVE_S", 0.01)
     async with staged() as stage:
         pilot = await stage.placed("n1")
         pilot.agent = agent = peer(role="agent")
-        stage.crew.on_leases([lease("n1", state="revoked")])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked")])
         await until("told to end", lambda: ops(agent) == ["end"])
         assert "did not leave" in stage.owner.lines[0]
 
@@ -205,33 +207,33 @@ async def test_a_graceful_leave_that_takes_too_long_is_ended(monkeypatch: pytest
 async def test_a_pilot_has_longer_for_its_step_where_nobody_needs_the_node_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.01)
+    monkeypatch.setattr(manager, "GRACEFUL_LEAVE_S", 0.01)
     async with staged() as stage:
         patient, other = await stage.placed("n1"), await stage.placed("n2")
         patient.agent, other.agent = agent, gone = peer(role="agent"), peer(role="agent")
         first = replace(lease("n1", state="revoked"), leave_in_s=30.0)
-        stage.crew.on_leases([first, replace(lease("n2", state="revoked"), leave_in_s=0.0)])
+        stage.pilot_manager.on_leases([first, replace(lease("n2", state="revoked"), leave_in_s=0.0)])
         await until("told to end", lambda: ops(gone) == ["end"])
         assert ops(agent) == []
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
+        stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
         assert patient.leaving, "the daemon may want it sooner"
 
 
 async def test_a_pilot_without_an_agent_is_given_back_and_told_as_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "CONNECT_S", 0.01)
+    monkeypatch.setattr(manager, "CONNECT_S", 0.01)
     async with staged() as stage:
         await stage.placed("n1")
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         [crash] = stage.daemon.of(CrashReport)
         assert (crash.node, stage.starter.cancelled[0]) == ("n1", "job-n1.1")
-        assert says(crash.text, "elastic.crew.no_agent_came", node="n1")
+        assert says(crash.text, "elastic.pilot_manager.no_agent_came", node="n1")
 
 
 async def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "CONNECT_S", 0.05)
-    monkeypatch.setattr(crews, "WARM_S", 0.05)
+    monkeypatch.setattr(manager, "CONNECT_S", 0.05)
+    monkeypatch.setattr(manager, "WARM_S", 0.05)
     async with staged() as stage:
         warm = await stage.placed("n1")
         warm.agent, warm.state = peer(role="agent"), "ready"  # before time passes, which others' work may take
@@ -240,22 +242,22 @@ async def test_a_pilot_that_does_not_get_warm_is_given_back_and_one_that_does_is
         await until("given back", lambda: stage.daemon.of(CrashReport))
         assert [report.node for report in stage.daemon.of(CrashReport)] == ["n2"]
         await until("told to end", lambda: ops(cold.agent) == ["end"])  # type: ignore[arg-type]
-        assert says(stage.owner.lines[0], "elastic.crew.no_import", node="n2", library="torch")
+        assert says(stage.owner.lines[0], "elastic.pilot_manager.no_import", node="n2", library="torch")
         stage.starter.end("job-n2.1")
-        await until("ended", lambda: list(stage.crew.pilots) == ["n1.1"])
+        await until("ended", lambda: list(stage.pilot_manager.pilots) == ["n1.1"])
         assert ops(warm.agent) == []
 
 
 async def test_regression_an_agent_that_came_before_slurms_answer_was_given_back_as_one_that_never_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "CONNECT_S", 0.01)
+    monkeypatch.setattr(manager, "CONNECT_S", 0.01)
     async with staged() as stage:
         stage.starter.hold.clear()
-        stage.crew.on_leases([lease("n1")])
+        stage.pilot_manager.on_leases([lease("n1")])
         await until("asked", lambda: stage.starter.placed)
         # In sbatch mode Slurm starts it, and may take longer to answer.
-        pilot = stage.crew.pilots["n1.1"]
+        pilot = stage.pilot_manager.pilots["n1.1"]
         pilot.agent = peer(role="agent")
         assert pilot.warming
         stage.starter.hold.set()
@@ -271,11 +273,11 @@ async def test_regression_an_agent_that_was_ready_before_slurms_answer_left_trai
     stage: Stage,
 ) -> None:
     stage.starter.hold.clear()
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     await until("asked", lambda: stage.starter.placed)
-    pilot = stage.crew.pilots["n1.1"]
+    pilot = stage.pilot_manager.pilots["n1.1"]
     pilot.agent = peer(role="agent")
-    stage.crew.ready(pilot)
+    stage.pilot_manager.ready(pilot)
     assert (stage.states("n1.1"), pilot.wanted) == ([], False), "the guard may still withdraw it"
     stage.starter.hold.set()
     await until("ready", lambda: stage.states("n1.1") == ["placed", "ready"])
@@ -288,13 +290,13 @@ async def test_regression_an_agent_that_was_ready_before_slurms_answer_left_trai
 
 async def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing_in_its_order(stage: Stage) -> None:
     stage.starter.hold.clear()
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     await until("asked", lambda: stage.starter.placed)
-    pilot = stage.crew.pilots["n1.1"]
+    pilot = stage.pilot_manager.pilots["n1.1"]
     pilot.agent = peer(role="agent")
-    stage.crew.ready(pilot)
-    stage.crew.tell_state(pilot, "leaving", at_s=12.0)
-    stage.crew.leave_at_once(pilot)
+    stage.pilot_manager.ready(pilot)
+    stage.pilot_manager.report_state(pilot, "leaving", at_s=12.0)
+    stage.pilot_manager.leave_at_once(pilot)
     pilot.agent = None  # and it hangs up
     stage.starter.hold.set()
     await until("told", lambda: stage.states("n1.1") == ["placed", "ready", "leaving"])
@@ -302,8 +304,8 @@ async def test_what_an_agent_says_before_slurms_answer_is_told_after_the_placing
     [leaving] = stage.daemon.of(LeaseReport, state="leaving")
     assert leaving.at_s == 12.0
     stage.starter.end("job-n1.1")
-    await until("ended", lambda: not stage.crew.pilots)
-    assert stage.crew._early == {}
+    await until("ended", lambda: not stage.pilot_manager.pilots)
+    assert stage.pilot_manager._early == {}
 
 
 async def test_a_pilot_withdrawn_after_its_agent_came_is_told_refused_alone_and_its_agent_is_ended(
@@ -311,17 +313,17 @@ async def test_a_pilot_withdrawn_after_its_agent_came_is_told_refused_alone_and_
 ) -> None:
     stage.starter.hold.clear()
     stage.starter.refuse["n1"] = "withdrawn: " + wording("slurm_plugin.guard.planned", id=7, node="n1", max=1)
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     await until("asked", lambda: stage.starter.placed)
-    pilot = stage.crew.pilots["n1.1"]
+    pilot = stage.pilot_manager.pilots["n1.1"]
     pilot.agent = agent = peer(role="agent")
-    stage.crew.ready(pilot)
+    stage.pilot_manager.ready(pilot)
     stage.starter.hold.set()
-    await until("refused", lambda: not stage.crew.pilots)
+    await until("refused", lambda: not stage.pilot_manager.pilots)
     assert stage.states("n1.1") == ["refused"]
     assert ops(agent) == ["end"]
     assert stage.owner.lost_nodes == ["n1"]
-    assert stage.crew._early == {}
+    assert stage.pilot_manager._early == {}
 
 
 async def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit_code_and_nobodys_fault(
@@ -331,7 +333,7 @@ async def test_regression_a_node_that_could_not_reach_the_driver_was_a_bare_exit
     stage.starter.complaints["n1"] = why
     await stage.placed("n1")
     stage.starter.end("job-n1.1")
-    await until("ended", lambda: not stage.crew.pilots)
+    await until("ended", lambda: not stage.pilot_manager.pilots)
     [crash] = stage.daemon.of(CrashReport)
     assert (crash.node, crash.text) == ("n1", why)
     [ended] = stage.daemon.of(LeaseReport, state="ended")
@@ -343,7 +345,7 @@ async def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_a
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The daemon believes nothing of a pilot that Slurm has not shown it."""
-    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 0.2)
+    monkeypatch.setattr(manager, "FAULT_SHOWN_S", 0.2)
     async with staged() as stage:
         stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
         await stage.placed("n1")
@@ -351,7 +353,7 @@ async def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_a
         await asyncio.sleep(0.05)
         assert stage.daemon.of(CrashReport) == []
         assert stage.starter.cancelled == []
-        await until("ended", lambda: not stage.crew.pilots)
+        await until("ended", lambda: not stage.pilot_manager.pilots)
         assert [report.node for report in stage.daemon.of(CrashReport)] == ["n1"]
         assert stage.states("n1.1") == ["placed", "ended"]
 
@@ -359,24 +361,24 @@ async def test_regression_a_node_whose_agent_failed_at_once_counted_as_refused_a
 async def test_a_node_whose_agent_failed_is_held_no_longer_once_the_daemon_wants_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "FAULT_SHOWN_S", 3600.0)
+    monkeypatch.setattr(manager, "FAULT_SHOWN_S", 3600.0)
     async with staged() as stage:
         stage.starter.complaints["n1"] = "n1 cannot run /opt/bftd/bin/python"
         await stage.placed("n1")
         stage.starter.end("job-n1.1")
         await asyncio.sleep(0.05)
-        stage.crew.on_leases([lease("n1", state="revoked", vacate=True)])
-        await until("ended", lambda: not stage.crew.pilots)
+        stage.pilot_manager.on_leases([lease("n1", state="revoked", vacate=True)])
+        await until("ended", lambda: not stage.pilot_manager.pilots)
 
 
 async def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.01)
     async with staged() as stage:
         pilot = await stage.placed("n1")
         pilot.agent, pilot.workers[0] = agent, worker = peer(role="agent"), peer(role="worker")
         never_back(stage)
-        stage.crew.abandon(pilot, "n1 has not answered for 5 s")
-        stage.crew.abandon(pilot, "nor does it later")
+        stage.pilot_manager.abandon(pilot, "n1 has not answered for 5 s")
+        stage.pilot_manager.abandon(pilot, "nor does it later")
         await until("ended", lambda: stage.states("n1.1") == ["placed", "ended"])
         [crash] = stage.daemon.of(CrashReport)
         assert (crash.node, crash.text) == ("n1", wording("elastic.liveness.node_silent", node="n1", DRIVER_LOST_S=5))
@@ -386,7 +388,7 @@ async def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch:
         assert stage.owner.lost_nodes[0] == "n1"
         assert stage.owner.lines == [
             wording(
-                "elastic.crew.given_back_because",
+                "elastic.pilot_manager.given_back_because",
                 why=wording("elastic.liveness.node_silent", node="n1", DRIVER_LOST_S=5),
             )
         ]
@@ -397,7 +399,7 @@ async def test_regression_a_dead_nodes_srun_held_its_lease_for_ever(monkeypatch:
 async def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_held_the_lease_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "GONE_S", 0.05)
+    monkeypatch.setattr(manager, "GONE_S", 0.05)
     async with staged() as stage:
         pilot = await stage.placed("n1")
         never_back(stage)
@@ -409,11 +411,11 @@ async def test_regression_an_srun_that_does_not_come_back_after_its_agent_has_he
 async def test_regression_an_srun_that_does_not_come_back_kept_a_driver_from_ending(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.01)
     async with staged() as stage:
         await stage.placed("n1")
         never_back(stage)
-        await stage.crew.close()
+        await stage.pilot_manager.close()
         assert stage.states("n1.1") == ["placed", "ended"]
 
 
@@ -422,7 +424,7 @@ async def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_s
         raise KeyError("a fault")
 
     stage.starter.run_agent = broken  # type: ignore[method-assign]
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     await until("told", lambda: stage.owner.errors)
     stage.owner.errors.clear()
 
@@ -430,7 +432,7 @@ async def test_an_srun_that_fails_in_a_way_that_nobody_expects_is_told_and_not_s
 async def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelled(stage: Stage) -> None:
     pilot = await stage.placed("n1")
     pilot.agent = agent = peer(role="agent")
-    closing = asyncio.create_task(stage.crew.close())
+    closing = asyncio.create_task(stage.pilot_manager.close())
     await until("told to end", lambda: ops(agent) == ["end"])
     assert stage.starter.cancelled == []
     assert pilot.job_id
@@ -439,17 +441,17 @@ async def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelle
 
 
 async def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crews, "_FAREWELL_S", 0.01)
+    monkeypatch.setattr(manager, "_FAREWELL_S", 0.01)
     async with staged() as stage:
         await stage.placed("n1")
         pilot = await stage.placed("n2")
         pilot.agent = agent = peer(role="agent")
-        await stage.crew.close()
-        assert stage.crew.pilots == {}
+        await stage.pilot_manager.close()
+        assert stage.pilot_manager.pilots == {}
         assert {"job-n1.1", "job-n2.1"} <= set(stage.starter.cancelled)
         assert stage.starter.closed, "what Slurm has not taken is tried a last time"
         assert ops(agent) == ["end"]
-        stage.crew.on_leases([lease("n3")])
+        stage.pilot_manager.on_leases([lease("n3")])
         assert stage.starter.placed == ["n1.1", "n2.1"]
         assert stage.states("n3.1") == ["ended"]
 
@@ -457,7 +459,7 @@ async def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(mon
 async def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(crews, "_ENDED_S", 0.01)
+    monkeypatch.setattr(manager, "_ENDED_S", 0.01)
     async with staged() as stage:
 
         async def away(jobs: list[str]) -> None:
@@ -465,15 +467,15 @@ async def test_closing_does_not_wait_for_ever_for_an_agent_that_slurm_does_not_e
 
         await stage.placed("n1")
         stage.starter.cancel = away  # type: ignore[method-assign]
-        await asyncio.wait_for(stage.crew.close(), 10)
+        await asyncio.wait_for(stage.pilot_manager.close(), 10)
         assert stage.starter.closed
 
 
 async def test_closing_while_slurm_places_a_pilot_leaves_no_allocation(stage: Stage) -> None:
     stage.starter.hold.clear()
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     await until("asked", lambda: stage.starter.placed)
-    closing = asyncio.create_task(stage.crew.close())
+    closing = asyncio.create_task(stage.pilot_manager.close())
     await asyncio.sleep(0)
     stage.starter.hold.set()
     await closing
@@ -485,16 +487,16 @@ async def test_a_fault_of_the_drivers_own_is_told_and_not_swallowed(stage: Stage
         raise KeyError("a fault")
 
     stage.starter.place = broken  # type: ignore[method-assign, assignment]
-    stage.crew.on_leases([lease("n1")])
+    stage.pilot_manager.on_leases([lease("n1")])
     await until("told", lambda: stage.owner.errors)
     stage.owner.errors.clear()
 
 
 async def test_a_pilot_is_asked_for_in_its_leases_partition(stage: Stage) -> None:
     given = replace(lease("n1"), partition="elastic-cpu", gres="gpu:2")
-    stage.crew.on_leases([given])
+    stage.pilot_manager.on_leases([given])
     await until("placed", lambda: stage.states("n1.1") == ["placed"])
-    pilot = stage.crew.pilots["n1.1"]
+    pilot = stage.pilot_manager.pilots["n1.1"]
     assert (pilot.partition, pilot.gres) == ("elastic-cpu", "gpu:2")
 
 
@@ -508,12 +510,12 @@ async def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(e
         await run_agent(pilot)
 
     stage.starter.run_agent = short  # type: ignore[method-assign]
-    stage.crew.on_leases([lease("n1"), lease("n2")])
+    stage.pilot_manager.on_leases([lease("n1"), lease("n2")])
     await until("n2 is over", lambda: stage.states("n2.1") == ["placed", "ended"])
     assert "job-n2.1" in stage.starter.cancelled, "its allocation is not left behind"
     [report] = stage.daemon.of(LeaseReport, id="n2.1", state="ended")
-    assert report.reason == wording("elastic.crew.not_started", error=error)
-    assert stage.owner.lines == [wording("elastic.crew.given_back", node="n2", reason=report.reason)]
+    assert report.reason == wording("elastic.pilot_manager.not_started", error=error)
+    assert stage.owner.lines == [wording("elastic.pilot_manager.given_back", node="n2", reason=report.reason)]
     assert stage.states("n1.1") == ["placed"]
     assert stage.owner.errors == []
 
@@ -522,13 +524,13 @@ async def test_regression_one_srun_that_could_not_be_started_ended_the_trainer(e
 async def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_checkpoint_grows_and_not_for_ever(
     monkeypatch: pytest.MonkeyPatch, grows: bool
 ) -> None:
-    monkeypatch.setattr(crews, "GRACEFUL_LEAVE_S", 0.02)
-    monkeypatch.setattr(crews, "SAVING_LEAVE_S", 0.4)
-    monkeypatch.setattr(crews, "_LOOK_S", 0.01)
+    monkeypatch.setattr(manager, "GRACEFUL_LEAVE_S", 0.02)
+    monkeypatch.setattr(manager, "SAVING_LEAVE_S", 0.4)
+    monkeypatch.setattr(manager, "_LOOK_S", 0.01)
     stage = Stage()
     pilot = await stage.placed("n1")
     stage.owner.grows = grows
-    stage.crew.on_leases([lease("n1", state="revoked")])
+    stage.pilot_manager.on_leases([lease("n1", state="revoked")])
     await asyncio.sleep(0.15)
     assert pilot.over.is_set() != grows
     await until("it is given back", pilot.over.is_set)

@@ -139,7 +139,7 @@ async def test_regression_a_container_that_had_too_little_memory_was_taken_for_a
         for said in (["slurmstepd: error: Detected 1 oom_kill event in StepId=7.1."], ["no such image"]):
             stage.starter.steps["n1"] = said
             pilot.part, pilot.expiring = NodePart(1, GIB), False
-            told = await stage.crew.run_step(pilot, ["srun", "sh"])
+            told = await stage.pilot_manager.run_step(pilot, ["srun", "sh"])
             assert (told, pilot.expiring) == (([], True) if "oom" in said[0] else (said, False))
         assert stage.starter.short == ["n1"]
 
@@ -179,8 +179,8 @@ async def test_all_parts_are_given_back_once_one_was_too_small_and_whole_nodes_a
     async with staged() as stage:
         small, other, whole = [await stage.placed(node) for node in ("n1", "n2", "n3")]
         small.part = other.part = NodePart(1, GIB)
-        stage.crew.short_of_memory(whole)
-        assert not any(pilot.expiring for pilot in stage.crew.all)
-        stage.crew.short_of_memory(small)
+        stage.pilot_manager.short_of_memory(whole)
+        assert not any(pilot.expiring for pilot in stage.pilot_manager.all)
+        stage.pilot_manager.short_of_memory(small)
         assert [pilot.expiring for pilot in (small, other, whole)] == [True, True, False]
         assert stage.starter.short == ["n3", "n1"]

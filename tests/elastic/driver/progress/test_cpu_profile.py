@@ -107,7 +107,7 @@ def test_regression_the_drivers_own_copy_was_named_as_what_to_profile(script: Pa
 def test_nothing_is_looked_for_where_the_user_has_said_what_to_ask_for(
     script: Path, share: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_profile, "_told", lambda _: 1 / 0)
+    monkeypatch.setattr(cpu_profile, "_need", lambda _: 1 / 0)
     shares, lines = asked(script, f"1-4,share={share}", "--fast")
     assert (shares.wanted, lines) == (share != "no", [])
 

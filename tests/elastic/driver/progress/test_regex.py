@@ -60,8 +60,8 @@ def test_one_report_a_second_is_made_and_the_last_of_a_group_is_not_forgotten() 
     printed = Printed(STEP)
     told = [read(printed, f"step {step}", step / 10) for step in range(1, 16)]
     assert [message["step"] for message in told if message] == [1, 11]
-    assert seen(printed.untold(), "step") == (15,)
-    assert printed.untold() is None
+    assert seen(printed.take_unreported(), "step") == (15,)
+    assert printed.take_unreported() is None
 
 
 def test_one_node_is_read_until_the_workers_are_started_again() -> None:
@@ -270,7 +270,7 @@ async def test_the_last_lines_of_a_script_that_ends_well_count(stage: Stage) -> 
     await trains(stage, "n1")
     await begins(stage, "n1")
     await prints(stage, "n1", *(f"step {step}" for step in range(1, 101)))
-    stage.backend._host.finish(0, "training is complete")
+    stage.backend._services.finish(0, "training is complete")
     assert stage.reports(ProgressReport)[-1].step == 100
     assert stage.ended == (0, "training is complete")
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def asked(graceful: bool = True, asked_s: float = 50.0, stored_s: float = 53.0, began_s: float = 55.0) -> Costs:
     """A resize on its way: workers were asked to save, the checkpoint was stored, and new workers began."""
-    costs = Costs(tells_saves=True)
+    costs = Costs(saves_at_resize=True)
     costs.asked(asked_s, graceful=graceful)
     costs.stored(stored_s)
     costs.began(began_s - 0.5)
@@ -60,7 +60,7 @@ def test_a_worker_that_tells_nonsense_of_its_start_is_not_believed(told: Any) ->
 
 
 def test_how_long_saves_take_is_told_where_each_resize_has_one() -> None:
-    costs, horovod = Costs(tells_saves=True), Costs(tells_saves=False)
+    costs, horovod = Costs(saves_at_resize=True), Costs(saves_at_resize=False)
     for each in (costs, horovod):
         assert each.save_s is None
         for took_s in (3.0, 60.0, 3.5):

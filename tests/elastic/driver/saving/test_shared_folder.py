@@ -66,7 +66,7 @@ async def test_a_node_is_trained_on_once_it_has_seen_what_the_others_wrote(lustr
         stage.revoke("n2")
         await until("n2 leaves training", lambda: "end" in ops(agent))
         stage.starter.end("job-n2.2")
-        await until("n2 is back", lambda: len(stage.trainer.crew.all) == 1)
+        await until("n2 is back", lambda: len(stage.trainer.pilot_manager.all) == 1)
         stage.grant("n2")
         agent = await stage.connect("n2")
         await stage.says(agent, {"op": "ready"})
@@ -103,7 +103,7 @@ async def test_a_node_that_cannot_while_others_can_is_given_back_with_one_line(
         await stage.says(agent, {"op": "ready"})
         await until("n2 is given back", lambda: "end" in ops(agent))
         stage.starter.end("job-n2.1")
-        await until("its pilot is over", lambda: [pilot.node for pilot in stage.trainer.crew.all] == ["n1"])
+        await until("its pilot is over", lambda: [pilot.node for pilot in stage.trainer.pilot_manager.all] == ["n1"])
         [crash] = stage.reports(CrashReport)
         assert crash.text == wording(
             "elastic.probes.cannot_write", node="n2", path=lustre, error="Read-only file system"
@@ -211,7 +211,7 @@ async def test_regression_a_full_file_system_was_the_nodes_fault_and_ended_a_tra
         # Who waits for it is not one that does not get ready.
         monkeypatch.setattr(manager, "CONNECT_S", 0.0)
         monkeypatch.setattr(manager, "WARM_S", 0.0)
-        await stage.trainer.crew._give_up_late(stage.pilot("n1"))
+        await stage.trainer.pilot_manager._give_up_late(stage.pilot("n1"))
         assert not stage.run.result.done()
         assert stage.reports(CrashReport) == []
         why = fragment(error_latch.text_of(OSError(number, "")))

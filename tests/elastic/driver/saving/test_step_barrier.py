@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elastic.driver.saving.step_barrier import Agreement
+from elastic.driver.saving.step_barrier import SaveRequests
 from elastic.link.peer import Peer
 from elastic.link.step_barrier import StepBarrier
 from elastic.link.wire import Message
@@ -23,16 +23,16 @@ pytestmark = pytest.mark.slow
 
 
 class Worker:
-    """A worker's fence at the other end of a connection that takes its time, but keeps the order."""
+    """A worker's step barrier at the other end of a connection that takes its time, but keeps the order."""
 
     def __init__(
-        self, agreement: Agreement, delay_s: Callable[[], float] = lambda: 0.0, by_clock: bool = False
+        self, requests: SaveRequests, delay_s: Callable[[], float] = lambda: 0.0, by_clock: bool = False
     ) -> None:
-        self.fence = StepBarrier()
-        self.fence.by_clock = by_clock
+        self.step_barrier = StepBarrier()
+        self.step_barrier.by_clock = by_clock
         self.told: list[Message] = []
         self.deaf = False
-        self._agreement = agreement
+        self._requests = requests
         self._delay_s = delay_s
         self._due_s = 0.0
 
@@ -47,8 +47,8 @@ class Worker:
 
     def _heard(self, message: Message) -> None:
         self.told.append(message)
-        if not self.deaf and (answer := self.fence.answer(message)):
-            self._agreement.received(self.peer, answer)
+        if not self.deaf and (answer := self.step_barrier.answer(message)):
+            self._requests.received(self.peer, answer)
 
 
 @pytest.fixture
@@ -56,118 +56,121 @@ def agreement() -> Agreement:
     return Agreement()
 
 
-def scene(body: Callable[[Agreement], Coroutine[Any, Any, None]]) -> None:
+def scene(body: Callable[[SaveRequests], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
-        await asyncio.wait_for(body(Agreement()), STILL_S)
+        await asyncio.wait_for(body(SaveRequests()), STILL_S)
 
     asyncio.run(run())
 
 
-async def agree(agreement: Agreement, *workers: Worker, pause: bool = True, limit_s: float = STILL_S) -> bool:
-    return await agreement.agree([worker.peer for worker in workers], pause=pause, limit_s=limit_s)
+async def make(requests: SaveRequests, *workers: Worker, pause: bool = True, limit_s: float = STILL_S) -> bool:
+    return await requests.make([worker.peer for worker in workers], pause=pause, limit_s=limit_s)
 
 
 def ops(worker: Worker) -> list[str]:
     return [message["op"] for message in worker.told]
 
 
-async def test_a_step_that_nobody_has_ended_is_opened_on_all(agreement: Agreement) -> None:
-    quick, slow = Worker(agreement), Worker(agreement)
-    quick.fence.passed(8, 1.0)
-    slow.fence.passed(7, 1.0)
-    assert await agree(agreement, quick, slow)
+async def test_a_step_that_nobody_has_ended_is_opened_on_all(requests: SaveRequests) -> None:
+    quick, slow = Worker(requests), Worker(requests)
+    quick.step_barrier.passed(8, 1.0)
+    slow.step_barrier.passed(7, 1.0)
+    assert await make(requests, quick, slow)
     await until("told", lambda: len(slow.told) == 3)
     for worker in (quick, slow):
-        assert ops(worker) == ["where", "gate", "open"]
-        assert worker.fence.passed(9, 2.0) is not None
+        assert ops(worker) == ["where", "request_save", "confirm_save"]
+        assert worker.step_barrier.passed(9, 2.0) is not None
 
 
 async def test_a_worker_that_was_quicker_has_a_later_step_tried_and_the_first_gate_is_taken_away(
-    agreement: Agreement,
+    requests: SaveRequests,
 ) -> None:
-    quick, slow = Worker(agreement), Worker(agreement)
-    slow.fence.passed(1, 1.0)
-    put = quick.fence.answer
+    quick, slow = Worker(requests), Worker(requests)
+    slow.step_barrier.passed(1, 1.0)
+    put = quick.step_barrier.answer
 
     def overtaken(message: Message) -> Message | None:
-        if message["op"] == "gate" and message["step"] == 2:
-            quick.fence.passed(2, 2.0)
+        if message["op"] == "request_save" and message["step"] == 2:
+            quick.step_barrier.passed(2, 2.0)
         return put(message)
 
-    quick.fence.answer = overtaken  # type: ignore[method-assign]
-    assert await agree(agreement, quick, slow)
+    quick.step_barrier.answer = overtaken  # type: ignore[method-assign]
+    assert await make(requests, quick, slow)
     await until("told", lambda: len(slow.told) == 6)
-    assert ops(slow) == ["where", "gate", "clear", "where", "gate", "open"]
-    assert slow.fence.passed(2, 3.0) is None
-    assert slow.fence.passed(3, 4.0) is not None
+    assert ops(slow) == ["where", "request_save", "withdraw_save", "where", "request_save", "confirm_save"]
+    assert slow.step_barrier.passed(2, 3.0) is None
+    assert slow.step_barrier.passed(3, 4.0) is not None
 
 
-async def test_no_gate_is_left_when_a_worker_does_not_answer_or_is_lost(agreement: Agreement) -> None:
+async def test_no_gate_is_left_when_a_worker_does_not_answer_or_is_lost(requests: SaveRequests) -> None:
     for lost in (False, True):
-        well, ill = Worker(agreement), Worker(agreement)
-        well.fence.passed(1, 1.0)
-        put = ill.fence.answer
-        ill.fence.answer = lambda message, put=put: put(message) if message["op"] == "where" else None  # type: ignore[method-assign,misc]
-        asking = asyncio.ensure_future(agree(agreement, well, ill, limit_s=STILL_S if lost else 0.05))
-        await until("a gate is put", lambda well=well: "gate" in ops(well))
+        well, ill = Worker(requests), Worker(requests)
+        well.step_barrier.passed(1, 1.0)
+        put = ill.step_barrier.answer
+        ill.step_barrier.answer = lambda message, put=put: put(message) if message["op"] == "where" else None  # type: ignore[method-assign,misc]
+        asking = asyncio.ensure_future(make(requests, well, ill, limit_s=STILL_S if lost else 0.05))
+        await until("it is requested", lambda well=well: "request_save" in ops(well))
         if lost:
-            agreement.gone(ill.peer)
+            requests.gone(ill.peer)
         assert not await asking
-        await until("taken away", lambda well=well: ops(well)[-1] == "clear")
-        assert well.fence.passed(2, 2.0) is None
+        await until("withdrawn", lambda well=well: ops(well)[-1] == "withdraw_save")
+        assert well.step_barrier.passed(2, 2.0) is None
 
 
 async def test_regression_a_resize_before_any_worker_was_connected_ended_the_driver(agreement: Agreement) -> None:
-    assert not await agree(agreement)
-    assert not await agree(agreement, pause=False)
+    assert not await agree(requests)
+    assert not await make(requests, pause=False)
 
 
-async def test_an_answer_that_comes_late_is_not_taken_for_one_to_the_next_question(agreement: Agreement) -> None:
-    worker = Worker(agreement)
-    worker.fence.passed(1, 1.0)
-    asking = asyncio.ensure_future(agree(agreement, worker))
+async def test_an_answer_that_comes_late_is_not_taken_for_one_to_the_next_question(requests: SaveRequests) -> None:
+    worker = Worker(requests)
+    worker.step_barrier.passed(1, 1.0)
+    asking = asyncio.ensure_future(make(requests, worker))
     await asyncio.sleep(0)
-    agreement.received(worker.peer, {"op": "gated", "number": 7})
-    agreement.received(worker.peer, {"op": "late", "number": 7})
+    requests.received(worker.peer, {"op": "accepted", "number": 7})
+    requests.received(worker.peer, {"op": "late", "number": 7})
     assert await asking
     await until("told", lambda: len(worker.told) == 3)
-    assert [(message["op"], message["step"]) for message in worker.told[1:]] == [("gate", 2), ("open", 2)]
+    assert [(message["op"], message["step"]) for message in worker.told[1:]] == [
+        ("request_save", 2),
+        ("confirm_save", 2),
+    ]
 
 
-async def test_a_script_that_counts_no_steps_is_not_waited_for(agreement: Agreement) -> None:
-    one, other = Worker(agreement), Worker(agreement)
-    assert not await agree(agreement, one, other)
+async def test_a_script_that_counts_no_steps_is_not_waited_for(requests: SaveRequests) -> None:
+    one, other = Worker(requests), Worker(requests)
+    assert not await make(requests, one, other)
     assert ops(one) == ["where"]
 
 
-async def test_a_script_that_saves_by_its_own_interval_is_left_alone(agreement: Agreement) -> None:
+async def test_a_script_that_saves_by_its_own_interval_is_left_alone(requests: SaveRequests) -> None:
     for by_clock in (False, True):
-        worker = Worker(agreement, by_clock=by_clock)
-        worker.fence.passed(1, 1.0)
-        assert await agree(agreement, worker, pause=False) is by_clock
+        worker = Worker(requests, by_clock=by_clock)
+        worker.step_barrier.passed(1, 1.0)
+        assert await make(requests, worker, pause=False) is by_clock
         if by_clock:
-            await until("opened", lambda worker=worker: ops(worker)[-1] == "open")
-            found = worker.fence.passed(2, 2.0)
+            await until("confirmed", lambda worker=worker: ops(worker)[-1] == "confirm_save")
+            found = worker.step_barrier.passed(2, 2.0)
             assert found is not None
             assert not found.pause
 
 
-async def test_regression_a_worker_that_still_saved_was_asked_for_the_next_save(agreement: Agreement) -> None:
-    saving, other = Worker(agreement, by_clock=True), Worker(agreement, by_clock=True)
+async def test_regression_a_worker_that_still_saved_was_asked_for_the_next_save(requests: SaveRequests) -> None:
+    saving, other = Worker(requests, by_clock=True), Worker(requests, by_clock=True)
     for worker in (saving, other):
-        worker.fence.passed(1, 1.0)
-    assert await agree(agreement, saving, other, pause=False)
-    await until("opened", lambda: ops(saving)[-1] == ops(other)[-1] == "open")
-    assert not await agree(agreement, saving, other, pause=False), "it is about to"
+        worker.step_barrier.passed(1, 1.0)
+    assert await make(requests, saving, other, pause=False)
+    await until("confirmed", lambda: ops(saving)[-1] == ops(other)[-1] == "confirm_save")
+    assert not await make(requests, saving, other, pause=False), "it is about to"
     for worker in (saving, other):
-        assert worker.fence.passed(2, 2.0) is not None
-    other.fence.passed(3, 3.0)
-    assert not await agree(agreement, saving, other, pause=False)
-    assert other.fence.passed(4, 4.0) is None
-    saving.fence.passed(3, 15.0)
+        assert worker.step_barrier.passed(2, 2.0) is not None
+    other.step_barrier.passed(3, 3.0)
+    assert not await make(requests, saving, other, pause=False)
+    assert other.step_barrier.passed(4, 4.0) is None
+    saving.step_barrier.passed(3, 15.0)
     asked: list[float] = []
     for worth in (False, True):
-        found = await agreement.agree(
+        found = await requests.make(
             [saving.peer, other.peer],
             pause=False,
             limit_s=STILL_S,
@@ -177,13 +180,13 @@ async def test_regression_a_worker_that_still_saved_was_asked_for_the_next_save(
     assert asked == [12.0, 12.0]
 
 
-async def test_a_resize_is_not_put_off_by_a_save(agreement: Agreement) -> None:
-    worker = Worker(agreement, by_clock=True)
-    worker.fence.passed(1, 1.0)
-    assert await agree(agreement, worker, pause=False)
-    await until("opened", lambda: ops(worker)[-1] == "open")
-    assert worker.fence.passed(2, 2.0) is not None
-    assert await agree(agreement, worker, pause=True)
+async def test_a_resize_is_not_put_off_by_a_save(requests: SaveRequests) -> None:
+    worker = Worker(requests, by_clock=True)
+    worker.step_barrier.passed(1, 1.0)
+    assert await make(requests, worker, pause=False)
+    await until("confirmed", lambda: ops(worker)[-1] == "confirm_save")
+    assert worker.step_barrier.passed(2, 2.0) is not None
+    assert await make(requests, worker, pause=True)
 
 
 @settings(max_examples=15, deadline=None)
@@ -202,24 +205,24 @@ def test_workers_in_step_with_each_other_all_save_at_the_same_steps(count: int, 
             if step_s:
                 over.wait(pace.random() * step_s)
             together.wait(STILL_S)
-            gate = worker.fence.passed(step, now_s)
-            if gate is not None:
+            request = worker.step_barrier.passed(step, now_s)
+            if request is not None:
                 saves.append(step)
                 together.wait(STILL_S)
-                if gate.pause:
+                if request.pause:
                     return
 
-    async def body(agreement: Agreement) -> None:
-        workers = [Worker(agreement, lambda: drawn.random() * 0.002, by_clock=True) for _ in range(count)]
+    async def body(requests: SaveRequests) -> None:
+        workers = [Worker(requests, lambda: drawn.random() * 0.002, by_clock=True) for _ in range(count)]
         threads = [
             threading.Thread(target=train, args=(worker, saves, random.Random(seed + place)), daemon=True)
             for place, (worker, saves) in enumerate(zip(workers, saved, strict=True))
         ]
         for thread in threads:
             thread.start()
-        while not await agree(agreement, *workers, pause=False):
+        while not await make(requests, *workers, pause=False):
             await asyncio.sleep(0)
-        while not await agree(agreement, *workers, pause=True):
+        while not await make(requests, *workers, pause=True):
             await asyncio.sleep(0)
         while any(thread.is_alive() for thread in threads):
             assert not together.broken
@@ -227,4 +230,4 @@ def test_workers_in_step_with_each_other_all_save_at_the_same_steps(count: int, 
 
     scene(body)
     assert saved == [saved[0]] * count
-    assert len(saved[0]) in (1, 2)  # the pause may be agreed for a step before that of the save
+    assert len(saved[0]) in (1, 2)  # the pause may be requested for a step before that of the save

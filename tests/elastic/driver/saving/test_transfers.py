@@ -48,23 +48,23 @@ class Stage:
         self.pool = ThreadPoolExecutor()
 
     def _worker_of(self, about: Message) -> Peer | None:
-        return self.present.get(str(about.get("host")))
+        return self.present.get(str(about.get("lease")))
 
     def _has_saved(self, took_s: float, state_bytes: int) -> None:
         self.saved, self.saved_s, self.saved_bytes = self.saved + 1, took_s, state_bytes
 
-    def worker(self, host: str) -> Peer:
-        self.present[host] = peer(role="worker", host=host)
-        return self.present[host]
+    def worker(self, lease_id: str) -> Peer:
+        self.present[lease_id] = peer(role="worker", lease=lease_id)
+        return self.present[lease_id]
 
-    def connect(self, host: str, **about: Any) -> BlockingChannel:
-        return BlockingChannel.connect(self.address, SECRET, {"role": "state", "host": host, **about})
+    def connect(self, lease: Any, **about: Any) -> BlockingChannel:
+        return BlockingChannel.connect(self.address, SECRET, {"role": "state", "lease": lease, **about})
 
-    async def upload(self, host: str, step: int, content: bytes = b"state", **more: Any) -> Message | None:
+    async def upload(self, lease_id: str, step: int, content: bytes = b"state", **more: Any) -> Message | None:
         """What the driver answers a worker that sends a checkpoint."""
 
         def send() -> Message | None:
-            channel = self.connect(host, what=UPLOAD, step=step, samples=0, last=True, **more)
+            channel = self.connect(lease_id, what=UPLOAD, step=step, samples=0, last=True, **more)
             try:
                 writer = PieceWriter(channel)
                 writer.write(content)
@@ -130,12 +130,14 @@ async def test_what_a_worker_has_written_beside_its_checkpoint_counts_as_the_che
     assert stage.saved_bytes == 4
 
 
-@pytest.mark.parametrize("about", [{"host": "n2"}, {"host": "n1", "what": "more"}, {"host": "n1"}, {"host": ["n1"]}])
+@pytest.mark.parametrize(
+    "about", [{"lease": "n2"}, {"lease": "n1", "what": "more"}, {"lease": "n1"}, {"lease": ["n1"]}]
+)
 async def test_who_is_no_present_worker_or_wants_something_else_sends_no_checkpoint(
     about: dict[str, object], stage: Stage
 ) -> None:
     stage.worker("n1")
-    known = {"what": UPLOAD} if about["host"] == "n2" else {}
+    known = {"what": UPLOAD} if about["lease"] == "n2" else {}
     channel = await stage.thread(lambda: stage.connect(**{**known, **about}))  # type: ignore[arg-type]
     assert await stage.thread(channel.receive) is None
     assert not stage.transfers._all
@@ -331,6 +333,6 @@ async def test_a_state_that_is_altered_on_its_way_is_never_stored(stage: Stage) 
 
 async def test_a_wrong_secret_opens_no_connection_for_a_state(stage: Stage) -> None:
     stage.worker("n1")
-    about = {"role": "state", "host": "n1", "what": UPLOAD}
+    about = {"role": "state", "lease": "n1", "what": UPLOAD}
     with pytest.raises(WireError):
         await stage.thread(BlockingChannel.connect, stage.address, "another", about)

@@ -104,9 +104,9 @@ def open_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def strays(client: ApiClient) -> dict[str, dict[str, Any]]:
+def orphan_jobs(client: ApiClient) -> dict[str, dict[str, Any]]:
     """The jobs that the daemon names, by id."""
-    return {stray["job_id"]: stray for stray in client.status()["strays"]}
+    return {job["job_id"]: job for job in client.status()["orphan_jobs"]}
 
 
 def watches(client: ApiClient) -> None:
@@ -128,15 +128,15 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
 
     logs = written(sandbox.root / "log", open_folder)
     with daemon(open_folder / "without", sandbox, "root", operator=False) as client:
-        until("both are named", lambda: len(strays(client)) == 2, logs)
-        shown = strays(client)[old]
+        until("both are named", lambda: len(orphan_jobs(client)) == 2, logs)
+        shown = orphan_jobs(client)[old]
         assert (shown["user"], shown["account"], shown["nodes"]) == ("nobody", "chem", ["n3"])
         assert 0 < shown["since_s"] <= time.time()
         assert not shown["cancelled"]
         (node,) = (node for node in client.status()["nodes"] if node["name"] == "n3")
         assert (node["in_pool"], node["why"]) == (
             False,
-            wording("pool.judgement.runs_stray", pilot=old),
+            wording("pool.judgement.runs_orphan", pilot=old),
         )
         events = client.request("GET", "/v1/events")["events"]
         assert [event["data"]["job_id"] for event in events if event["kind"] == "stray"].count(old) == 1
@@ -145,7 +145,7 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
     with daemon(open_folder / "refused", sandbox, "games", operator=True) as client:
         watches(client)
         young = salloc(sandbox, "nobody", "n1", "chem")
-        until("it is to be cancelled", lambda: strays(client).get(young, {}).get("cancelled", False), logs)
+        until("it is to be cancelled", lambda: orphan_jobs(client).get(young, {}).get("cancelled", False), logs)
         log = open_folder / "refused" / "log"
         until("Slurm refuses", lambda: "scancel failed" in log.read_text(), logs)
         assert runs(young)
@@ -156,9 +156,9 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
         watches(client)
         young = salloc(sandbox, "nobody", "n1", "chem")
         until("it is cancelled", lambda: not runs(young), logs)
-        until("the others are left", lambda: set(strays(client)) == {of_root, old}, logs)
-        assert not strays(client)[of_root]["cancelled"], "a job of the administrators' own"
-        assert not strays(client)[old]["cancelled"], "a job that is older than the daemon"
+        until("the others are left", lambda: set(orphan_jobs(client)) == {of_root, old}, logs)
+        assert not orphan_jobs(client)[of_root]["cancelled"], "a job of the administrators' own"
+        assert not orphan_jobs(client)[old]["cancelled"], "a job that is older than the daemon"
         dry = bftd(open_folder / "with", sandbox, "--dry-run")
         # squeue puts the job first that started in a later second, and leaves those of one second as they were
         *jobs, count, rule = dry.stdout.splitlines()
@@ -180,10 +180,10 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
     # a user writes what he likes into a comment
     forged = salloc(sandbox, "nobody", "n1", "chem", "--comment=bft 12 n1.4 @beef0123")
     refused = bftd(open_folder / "with", sandbox, "--take-over")
-    told = wording("service.neighbours.left_alone", word="beef0123", jobs=f"job {forged} of nobody")
+    told = wording("service.other_daemons.left_alone", word="beef0123", jobs=f"job {forged} of nobody")
     assert (refused.returncode, refused.stderr) == (2, f"bftd: {told}\n")
     with daemon(open_folder / "without", sandbox, "root", operator=False) as client:
-        until("it is named", lambda: forged in strays(client), logs)
+        until("it is named", lambda: forged in orphan_jobs(client), logs)
         assert client.status()["hold"] is None
         assert not client.status()["alarms"]
     # the pilots of another site's daemon, which has this partition too
@@ -201,9 +201,9 @@ def test_an_allocation_round_the_daemon_is_named_and_cancelled_only_with_operato
         assert runs(forged)
     taken = bftd(open_folder / "with", sandbox, "--take-over")
     jobs = f"jobs {', '.join(sorted([forged, theirs]))} of games, nobody"
-    assert taken.stdout == wording("service.neighbours.taken_over", word="beef0123", jobs=jobs) + "\n"
+    assert taken.stdout == wording("service.other_daemons.taken_over", word="beef0123", jobs=jobs) + "\n"
     with daemon(open_folder / "with", sandbox, "root", operator=True) as client:
-        until("it is named", lambda: theirs in strays(client), logs)
+        until("it is named", lambda: theirs in orphan_jobs(client), logs)
         assert client.status()["hold"] is None
         assert not client.status()["alarms"]
 

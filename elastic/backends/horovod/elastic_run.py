@@ -1,4 +1,4 @@
-"""python -m elastic.backends.horovod.life: one life of Horovod's ElasticDriver, beside the driver.
+"""python -m elastic.backends.horovod.elastic_run: one run of Horovod's ElasticDriver, beside the driver.
 
 It is a child process because `get_results` may never return and anybody may connect to Horovod's rendezvous. Commands
 come on standard input (begin, guests, hosts, exit), requests go to standard output (formed, start, kill, done); the
@@ -42,7 +42,7 @@ _KILL_AFTER_S = 1.0
 """A worker that has not left this long after Horovod gave it up waits in a collective that will not come."""
 
 _SLOTS_S = 60.0
-"""The driver lists enough hosts or ends this life at once; if neither happens, a new life mends it."""
+"""The driver lists enough hosts or ends this run at once; if neither happens, a new run mends it."""
 
 _RANKS_SQUARED_A_S = 2500
 """The pairs of ranks that find each other in a second, with a wide margin: measured are four to ten times as many."""
@@ -149,7 +149,7 @@ class _Worker:
         self.rc = 1
 
 
-class Life:
+class ElasticRun:
     """The coupling of Horovod's driver to the pipe."""
 
     def __init__(self, ranks: int, out: Any) -> None:
@@ -192,7 +192,7 @@ class Life:
             codes = [code for code, _ in results.worker_results.values()]
             error = results.error_message
         except Exception as failure:
-            # Any error of Horovod ends this life, but not the trainer: the driver starts another one.
+            # Any error of Horovod ends this run, but not the trainer: the driver starts another one.
             codes, error = [], str(failure)
         self._send({"op": "done", "ok": not error and 0 in codes, "error": error or "", "codes": codes})
 
@@ -253,14 +253,14 @@ def main() -> None:
         level=os.environ.get("BFT_HOROVOD_LOG", "WARNING"), stream=sys.stderr, format="horovod: %(message)s"
     )
     mend_upstream()
-    life: Life | None = None
+    run: ElasticRun | None = None
     for line in sys.stdin.buffer:
         message = decode(line)
-        if life is None:
-            life = Life(int(message["ranks"]), out)
-            life.start()
+        if run is None:
+            run = ElasticRun(int(message["ranks"]), out)
+            run.start()
         else:
-            life.command(message)
+            run.command(message)
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""A trainer's requirements on its nodes beside their number."""
+"""A trainer's requirements on its nodes, apart from their number."""
 
 from __future__ import annotations
 
