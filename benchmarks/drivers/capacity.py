@@ -4,9 +4,8 @@
 
 The driver is a process with the real trainer, hub, pilot manager and back-end, and Horovod's own driver beside it;
 Slurm and bftd are stand-ins (`benchmarks.drivers.process`). With `--real` nodes, agents, node processes and workers are
-real and train, under both back-ends. With `--agents` they only speak (`benchmarks.drivers.clients`), under Horovod: they
-say
-what real ones say and compute nothing. What gloo asks of the rendezvous is measured apart
+real and train, under both back-ends. With `--agents` they only speak (`benchmarks.drivers.clients`), under Horovod:
+they say what real ones say and compute nothing. What gloo asks of the rendezvous is measured apart
 (`benchmarks.drivers.gloo_questions`).
 
 All of them share this machine, so times are longer than on a service node of its own; processor time is the driver's.

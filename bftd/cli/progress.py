@@ -41,7 +41,7 @@ def progress_bar(label: str, *, lines: bool = False) -> Iterator[Report]:
 def progress_bars() -> Iterator[Callable[[str, float], None]]:
     """Yield a function that shows work by its name: a bar, or lines, from its part 0 until its part 1."""
     with ExitStack() as stack:
-        shown: dict[str, Tell] = {}
+        shown: dict[str, Report] = {}
 
         def progress(name: str, part: float) -> None:
             if part >= 1:

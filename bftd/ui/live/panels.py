@@ -177,7 +177,7 @@ def lease(one: PastLease) -> str:
     return "\n" + printable(f"{begun} to {ended}  {whose}{why}")
 
 
-def told(found: Sequence[Decision]) -> Text:
+def decisions_text(found: Sequence[Decision]) -> Text:
     """Return decisions with their dates, the oldest first."""
     lines = [Text(f"{moment(each.at_s)}  {printable(each.text)}") for each in found]
     return Text("\n").join(lines) if lines else Text("the ledger has no decision on it", style="dim")

@@ -23,7 +23,7 @@ def test_a_line_comes_where_it_is_asked_for_and_only_after_a_while(
 def test_a_piece_of_work_has_its_own_bar_from_its_beginning_to_its_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(progress, "PRINTED_AFTER_S", 0.0)
     with progress.progress_bars() as tell:
         for name, part in (("tracing", 0.0), ("tracing", 0.5), ("tracing", 1.0), ("reading", 0.25), ("reading", 1.0)):
             tell(name, part)

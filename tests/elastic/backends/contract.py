@@ -69,24 +69,24 @@ class BackendContract(ABC):
         return import_module(self.kind.driver.partition(":")[0])
 
     @pytest.fixture
-    def host(self, tmp_path: Path) -> FakeServices:
+    def services(self, tmp_path: Path) -> FakeServices:
         return FakeServices(settings_for(tmp_path, "1-8", self.kind.name))
 
     @pytest.fixture
-    def backend(self, services: Host) -> AbstractAsyncContextManager[Backend]:
-        return started(host, load(self.kind.driver))
+    def backend(self, services: FakeServices) -> AbstractAsyncContextManager[Backend]:
+        return started(services, load(self.kind.driver))
 
     # -- members ---
 
     async def test_before_it_has_members_nothing_runs_and_a_suspension_has_nothing_to_save(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         n1 = pilot("n1")
         assert not backend.running
         assert not backend.uses(n1)
         await backend.suspend()
         backend.lost(n1)
-        assert host.saves == []
+        assert services.saves == []
 
     async def test_its_members_train_as_they_grow_and_shrink_and_nobody_takes_a_leave_for_a_crash(
         self, backend: Backend, services: FakeServices
@@ -110,7 +110,7 @@ class BackendContract(ABC):
         assert services.saves == []
 
     async def test_when_all_members_go_at_once_the_state_is_saved_before_the_others_begin(
-        self, backend: Backend, host: Host
+        self, backend: Backend, services: FakeServices
     ) -> None:
         await self.form(backend, pilot("n1"))
         n2 = pilot("n2")

@@ -378,7 +378,7 @@ async def test_regression_a_clock_that_was_set_ended_every_pilot_or_held_newcome
         await stage.warm("n2")
         await stage.trains_on("n1", "n2")
         await asyncio.sleep(0.1)
-    assert not any(pilot.expiring for pilot in stage.trainer.pilot_manager.all)
+        assert not any(pilot.expiring for pilot in stage.trainer.pilot_manager.all)
         assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "placed", "ready", "ready"]
         assert stage.ended is None
 

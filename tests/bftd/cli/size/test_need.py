@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from bftd.cli.size import need
 from sizing.cpu import needs
+from sizing.functions import cpu_profile
 from tests.support.messages import says
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,9 @@ def kept(memory_bytes: float | None) -> list[str]:
     found = SimpleNamespace(
         points={2: point}, host="gpu1", ask=SimpleNamespace(command=("python", "train.py", "--lr", "3"))
     )
-    return need.kept(cast("Any", found), cast("Any", SimpleNamespace(memory_bytes=memory_bytes, cpus=3, gpus=1)))
+    return cpu_profile._kept(
+        cast("Any", found), cast("Any", SimpleNamespace(memory_bytes=memory_bytes, cpus=3, gpus=1))
+    )
 
 
 def test_a_profile_is_kept_for_the_same_script_and_one_without_memory_is_not(

@@ -27,13 +27,13 @@ def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(settings_for(tmp_path, "1-8"))
+def services(tmp_path: Path) -> FakeServices:
+    return FakeServices(settings_for(tmp_path, "1-8"))
 
 
 @pytest.fixture
-def backend(host: Host) -> AbstractAsyncContextManager[HorovodBackend]:
-    return started(host, HorovodBackend)
+def backend(services: FakeServices) -> AbstractAsyncContextManager[HorovodBackend]:
+    return started(services, HorovodBackend)
 
 
 def start_worker(run: FakeCompanion, member: Pilot, local_rank: int = 0, host: str | None = None) -> None:
@@ -109,7 +109,7 @@ async def test_a_crashed_workers_host_comes_back_under_another_name(
 
 
 async def test_one_crash_on_a_node_of_four_workers_is_one_crash(
-    companions: list[FakeCompanion], backend: HorovodBackend, host: Host
+    companions: list[FakeCompanion], backend: HorovodBackend, services: FakeServices
 ) -> None:
     n1 = pilot("n1", 4)
     await backend.set_members([n1])
@@ -278,7 +278,7 @@ async def test_what_is_lost_after_a_burst_was_told_is_told_too(
 
 
 async def test_survivors_are_told_before_horovods_driver_whose_new_sockets_an_abort_would_shut(
-    companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch, host: Host
+    companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch, services: FakeServices
 ) -> None:
     order: list[str] = []
     async with started(services, HorovodBackend) as backend:

@@ -27,13 +27,13 @@ def companions(monkeypatch: pytest.MonkeyPatch) -> list[FakeCompanion]:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Host:
-    return Host(settings_for(tmp_path, "1-8"))
+def services(tmp_path: Path) -> FakeServices:
+    return FakeServices(settings_for(tmp_path, "1-8"))
 
 
 @pytest.fixture
-def backend(host: Host) -> AbstractAsyncContextManager[TorchrunBackend]:
-    return started(host, TorchrunBackend)
+def backend(services: FakeServices) -> AbstractAsyncContextManager[TorchrunBackend]:
+    return started(services, TorchrunBackend)
 
 
 async def gathered(backend: TorchrunBackend, *members: Pilot) -> None:
@@ -107,7 +107,7 @@ async def test_a_script_that_fails_everywhere_counts_against_every_node_once(
 
 
 async def test_regression_the_worker_that_failed_was_stopped_before_it_could_say_so(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     """It had taken the group down first, so its peers' ends were heard before its own."""
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
@@ -139,7 +139,7 @@ async def test_a_node_lost_on_its_way_to_the_rendezvous_is_not_waited_for(backen
 
 
 async def test_a_node_that_does_not_come_to_the_rendezvous_is_given_back(
-    monkeypatch: pytest.MonkeyPatch, host: Host
+    monkeypatch: pytest.MonkeyPatch, services: FakeServices
 ) -> None:
     monkeypatch.setattr(torchruns, "_JOIN_S", 0.02)
     async with started(services, TorchrunBackend) as backend:
@@ -232,7 +232,7 @@ async def test_who_is_done_may_go_and_the_others_end_undisturbed(
 
 
 async def test_regression_a_failure_after_the_node_of_a_done_member_had_gone_was_nobodys(
-    backend: TorchrunBackend, host: Host
+    backend: TorchrunBackend, services: FakeServices
 ) -> None:
     """A pilot is told lost when its agent goes and when its allocation ends; the second one excused all others."""
     n1, n2, n3 = pilot("n1"), pilot("n2"), pilot("n3")
@@ -408,7 +408,7 @@ async def test_the_stores_secret_goes_to_no_node(
 
 
 async def test_a_store_that_does_not_start_ends_the_trainer_with_one_line(
-    companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch, host: Host
+    companions: list[FakeCompanion], monkeypatch: pytest.MonkeyPatch, services: FakeServices
 ) -> None:
     monkeypatch.setattr(torchruns, "_STORE_S", 0.02)
     monkeypatch.setattr(FakeCompanion, "send", lambda self, message: None)

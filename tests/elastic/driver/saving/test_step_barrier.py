@@ -52,8 +52,8 @@ class Worker:
 
 
 @pytest.fixture
-def agreement() -> Agreement:
-    return Agreement()
+def requests() -> SaveRequests:
+    return SaveRequests()
 
 
 def scene(body: Callable[[SaveRequests], Coroutine[Any, Any, None]]) -> None:
@@ -117,8 +117,8 @@ async def test_no_gate_is_left_when_a_worker_does_not_answer_or_is_lost(requests
         assert well.step_barrier.passed(2, 2.0) is None
 
 
-async def test_regression_a_resize_before_any_worker_was_connected_ended_the_driver(agreement: Agreement) -> None:
-    assert not await agree(requests)
+async def test_regression_a_resize_before_any_worker_was_connected_ended_the_driver(requests: SaveRequests) -> None:
+    assert not await make(requests)
     assert not await make(requests, pause=False)
 
 
