@@ -53,10 +53,10 @@ class Stage:
             del self._leases[node]
 
     def publish(self) -> None:
-        self.trainer.crew.on_leases(list(self._leases.values()))
+        self.trainer.pilot_manager.on_leases(list(self._leases.values()))
 
     def pilot(self, node: str) -> Pilot:
-        return next(pilot for pilot in self.trainer.crew.all if pilot.node == node)
+        return next(pilot for pilot in self.trainer.pilot_manager.all if pilot.node == node)
 
     async def connect(self, node: str) -> Peer:
         """The node's agent comes."""
@@ -74,7 +74,9 @@ class Stage:
         await self.connections.received(who, message)
 
     async def worker(self, node: str) -> Peer:
-        worker = peer(role="worker", host=self.pilot(node).host, local_rank=0, pid=hash(node) % 10_000)
+        pilot = self.pilot(node)
+        name = {"lease": pilot.lease, "incarnation": pilot.incarnation}
+        worker = peer(role="worker", **name, local_rank=0, pid=hash(node) % 10_000)
         assert self.connections.connected(worker)
         return worker
 
@@ -88,8 +90,8 @@ class Stage:
     def crash(self, node: str, rc: int, early: str = "") -> None:
         pilot = self.pilot(node)
         assert pilot.agent
-        message = {"op": "exit", "host": pilot.host, "local_rank": 0, "rc": rc, "step": -1, "at_s": 0.0, "early": early}
-        self.connections._from_agent(pilot, message)
+        message = {"op": "exit", "host": pilot.horovod_host, "local_rank": 0, "rc": rc, "step": -1}
+        self.connections._from_agent(pilot, message | {"at_s": 0.0, "early": early})
 
     async def trains_on(self, *nodes: str) -> None:
         await until(f"training on {nodes}", lambda: [pilot.node for pilot in self.backend.members] == list(nodes))
@@ -114,8 +116,8 @@ async def staged(folder: Path, spec: str = "1-8") -> AsyncIterator[Stage]:
     await asyncio.sleep(0)  # it begins
     yield stage
     stage.run.finish(1, "the test is over")
-    for pilot in stage.trainer.crew.all:
+    for pilot in stage.trainer.pilot_manager.all:
         pilot.workers.clear()
     await running
     await stage.trainer.stop()
-    assert stage.trainer.crew.all == []
+    assert stage.trainer.pilot_manager.all == []
