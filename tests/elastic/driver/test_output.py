@@ -184,7 +184,7 @@ def test_what_libraries_log_goes_the_same_way(pipe: Pipe) -> None:
 PROGRAM = """
 import sys
 from elastic.driver.output import JobOutput
-output = Output.standard()
+output = JobOutput.standard()
 for number in range(int(sys.argv[1])):
     output.line(f"line {number} " + "." * 100)
 output.close(0.5)

@@ -162,7 +162,7 @@ from dataclasses import replace
 from pathlib import Path
 from tests.sizing.cells.profiles.test_store import *
 for at in range(20):
-    shard = Shard(at, int(sys.argv[2]), 1, 1)
+    shard = StageShard(at, int(sys.argv[2]), 1, 1)
     Store(Path(sys.argv[1])).put(by_sizes(MODEL), Setting(), [replace(PROFILE, shard=shard)])
 """
 
