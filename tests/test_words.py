@@ -20,6 +20,8 @@ GIVEN_UP: Mapping[str, str] = {
     "patience": "a user backoff",
     "lapse": "a job flaps",
     "in vain": "wasted, for nothing",
+    "saved state": "a checkpoint",
+    "bypath": "a distributed checkpoint",
 }
 
 # Old names that users see and that stay understood until 0.2, where they stand.
@@ -27,7 +29,7 @@ OLD_NAMES: Mapping[str, tuple[str, ...]] = {
     "CHANGELOG.md": ("room", "doubted"),
     "bftd/base/old_names.py": ("rooms", "room_usage", "rooms_wary", "in_vain", "room"),
     "bftd/config/old_keys.py": ("make_room",),
-    "bftd/http/overview.py": ("rooms",),
+    "bftd/base/folding.py": ("rooms",),
     "bftd/ledger/file.py": ("room_usage",),
     "bftd/service/metrics/counters.py": ("room_start_duration_seconds",),
     "bftd/service/metrics/gauges.py": (
@@ -53,6 +55,8 @@ OLD_NAMES: Mapping[str, tuple[str, ...]] = {
         "bftd_room_vain_node_seconds_total",
         "bftd_room_start_duration_seconds",
     ),
+    "elastic/backends/horovod/script.py": ("_saved_state",),  # Horovod's own
+    "elastic/checkpoint/distributed/tree.py": ("elastic.bypath.tree",),
     "sizing/step_time/checking.py": ("in_room",),
 }
 

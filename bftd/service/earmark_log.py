@@ -32,9 +32,7 @@ class EarmarkLog:
         """Log the news in one view of the pool; `memory` is what its earmarks were made from."""
         for over in view.earmarks_over:
             kept_s = view.time_s - over.earmark.since_s
-            log.info(
-                "nodes are no longer earmarked for job %s after %.1f s: %s", over.earmark.job, kept_s, _ENDS[over.end]
-            )
+            log.info("the earmark of job %s ends after %.1f s: %s", over.earmark.job, kept_s, _ENDS[over.end])
         for earmark in view.made(self._earmarks):
             log.info(
                 "nodes are earmarked for job %s: %s; %s",

@@ -58,4 +58,4 @@ def test_the_calls_of_the_page_print_what_it_says(
     exec(second, {})
     assert re.fullmatch(r"[\d.]+ formula [\d.]+ assumed\n", capsys.readouterr().out)
     assert PYTHON[0] == first
-    assert len(first.splitlines()) == 3
+    assert len(first.split()) < 12

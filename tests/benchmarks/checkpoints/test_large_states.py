@@ -32,7 +32,7 @@ def test_the_pace_is_that_of_steps_which_lie_wholly_in_a_travel_against_those_th
     found = training.figures(told(), hashed_bytes_s=4e6, saves=2)
     assert found[wording("benchmarks.checkpoints_training.steps_meanwhile")] == 10
     assert found[wording("benchmarks.checkpoints.pace")] == pytest.approx(0.5)
-    assert found["travels s"] == pytest.approx(1.0)
+    assert found["upload s"] == pytest.approx(1.0)
 
 
 def test_the_first_save_which_touches_fresh_memory_is_told_apart() -> None:
@@ -46,7 +46,7 @@ def test_ratios_are_taken_by_pairs_of_one_repetition() -> None:
     rows = [
         {
             wording("benchmarks.checkpoints_by_path.saved_by", savers=4, how="plain"): plain,
-            wording("benchmarks.checkpoints_by_path.saved_by", savers=4, how="by path"): plain * 1.5,
+            wording("benchmarks.checkpoints_by_path.saved_by", savers=4, how="distributed"): plain * 1.5,
             "bit-equal": True,
         }
         for plain in (1, 9)

@@ -80,7 +80,7 @@ def test_an_older_daemon_is_understood_as_far_as_it_tells(bft: Terminal) -> None
             assert next(iter(json.loads(ran.out).items())) == ("format", 1)
     shown = bft("status").out.splitlines()
     assert "n[1-3]  1            working" in shown
-    told = json.loads(bft("status", "--json").stdout)
+    told = json.loads(bft("status", "--json").out)
     assert told["earmarks"] == told["rooms"], "by their old name"
     assert told["earmark_usage"]["wasted"] == told["room_usage"]["in_vain"]
     assert (

@@ -607,7 +607,7 @@ def test_regression_what_months_have_recorded_is_read_back_while_the_daemon_goes
     monkeypatch.setattr(trace_recorder, "RecordingFile", slow)
     second = TraceRecorder(path, CONFIG, clock)  # nothing here waits for the file
     see(second, 3)
-    assert second.told == str(path)
+    assert second.recording_path == str(path)
     may_read.set()
     assert second._opened is not None
     second._opened.result(30)

@@ -281,7 +281,7 @@ def test_a_profile_that_is_killed_is_resumed(tmp_path: Path) -> None:
         pytest.skip("two CPUs are needed")
     code = (
         "from sizing.cpu.profiler import *; import pathlib, sys; "
-        f"profile(Ask({TRAIN!r}, regex={STEP!r}, cpus=(1, 2), limits={QUICK!r}), "
+        f"profile(ProfileRequest({TRAIN!r}, regex={STEP!r}, cpus=(1, 2), limits={QUICK!r}), "
         "heard=lambda at: at.cpus == 1 and pathlib.Path(sys.argv[1]).touch())"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
