@@ -85,7 +85,7 @@ def _on_pool(turn: Draft, event: PoolObserved) -> None:
 def _on_tick(turn: Draft, event: Tick) -> None:
     """Take nodes back at closing time, and nodes whose time to leave is over.
 
-    `Turn.may_grow` notices that a snapshot has become too old to grow on.
+    `Draft.may_grow` notices that a snapshot has become too old to grow on.
     """
     _apply_admin_limits(turn)
     earmarks.leave(turn)

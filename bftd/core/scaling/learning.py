@@ -1,4 +1,4 @@
-"""Learning a trainer's scaling curve and rescale costs from what its driver reports.
+"""Learning a trainer's scaling curve and resize costs from what its driver reports.
 
 Pure: a `ScalingModel` in, a `ScalingModel` out. The curve starts from the user's own, from an estimate or from how
 trainers of this site scale (`bftd.core.scaling.amdahl`). Every size at which the trainer was seen running replaces the
@@ -202,7 +202,7 @@ def _moved(knowledge: ScalingModel, node_class: str) -> ScalingModel:
 def observe_resize(knowledge: ScalingModel, report: ResizeReport) -> ScalingModel:
     """Add one resize whose stall was measured.
 
-    Crashes, starts from nothing and stops are not rescale costs, so they change nothing. If Slurm took nodes there was
+    Crashes, starts from nothing and stops are not resize costs, so they change nothing. If Slurm took nodes there was
     no time to save; but a plan is charged for a resize that saves first, so the time of a save is added.
     """
     stall_s, nodes = report.stall_s, report.from_nodes
