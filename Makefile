@@ -100,7 +100,7 @@ test-fast: venv
 
 docs: venv
 	@$(BIN)/python -m tools.reference_pages
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Without the lock, and beside .venv: what users get from the package index today.
 test-latest: BIN := build/latest/bin
