@@ -72,6 +72,8 @@ class TextDialog(ModalScreen[None]):
 
     def on_mount(self) -> None:
         """Focus the text, and scroll to its end: the newest is last."""
+        if not self.is_attached:  # the program is ending, so nothing was composed
+            return
         scroll = self.query_one("#scroll", VerticalScroll)
         scroll.focus()
         self.call_after_refresh(scroll.scroll_end, animate=False)
@@ -118,6 +120,8 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
 
     def on_mount(self) -> None:
         """Focus the reason, which has to be typed."""
+        if not self.is_attached:  # the program is ending, so nothing was composed
+            return
         self.query_one("#why", Input).focus()
         self._hint("Enter goes on, Tab moves, Space ticks, Esc leaves")
 
@@ -203,6 +207,8 @@ class TuneDialog(ModalScreen["dict[str, Any] | None"]):
 
     def on_mount(self) -> None:
         """Focus the first key."""
+        if not self.is_attached:  # the program is ending, so nothing was composed
+            return
         self.query(Input).first().focus()
         self._hint("Tab moves, Enter goes on, Esc leaves")
 

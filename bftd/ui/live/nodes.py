@@ -39,7 +39,8 @@ class NodesScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         """Show the groups."""
-        self._show_groups()
+        if self.is_attached:  # otherwise the program is ending, so nothing was composed
+            self._show_groups()
 
     def _list(self) -> DataTable[Text]:
         return self.query_one("#list", DataTable)

@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.text import Text
+from textual.app import App
 from textual.pilot import Pilot
+from textual.screen import ModalScreen
 from textual.widgets import DataTable
 from textual.widgets.data_table import RowKey
 
 from bftd.base.errors import ApiError
 from bftd.client import Client
 from bftd.ui.live.app import Top, screen
-from bftd.ui.live.dialogs import TextDialog
+from bftd.ui.live.dialogs import PauseDialog, TextDialog, TuneDialog
 from bftd.ui.live.glyphs import ASCII, UNICODE, Glyphs
+from bftd.ui.live.nodes import NodesScreen
 from bftd.ui.live.table import TrainerTable
 from tests.bftd.builders import node
 from tests.bftd.http.beside import Daemon, daemon
@@ -294,3 +298,15 @@ def test_quitting_does_not_wait_for_an_answer(served: Daemon) -> None:
         assert not waited_for
     finally:
         is_over.set()
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [TextDialog("a", Text("b")), PauseDialog({"all": {}}), TuneDialog({}), NodesScreen([], print)],
+    ids=lambda screen: type(screen).__name__,
+)
+async def test_a_dialog_that_opens_while_the_program_ends_does_not_fail(opened: ModalScreen[Any]) -> None:
+    app: App[None] = App()
+    async with app.run_test():
+        app.exit()
+        await app.push_screen(opened)
