@@ -27,8 +27,7 @@ GIVEN_UP: Mapping[str, str] = {
 # Old names that users see and that stay understood until 0.2, where they stand.
 OLD_NAMES: Mapping[str, tuple[str, ...]] = {
     "CHANGELOG.md": ("room", "doubted"),
-    "bftd/base/old_names.py": ("rooms", "room_usage", "rooms_wary", "in_vain", "room"),
-    "bftd/config/old_keys.py": ("make_room",),
+    "bftd/base/old_names.py": ("rooms", "room_usage", "rooms_wary", "in_vain", "room", "make_room"),
     "bftd/base/folding.py": ("rooms",),
     "bftd/ledger/file.py": ("room_usage",),
     "bftd/service/metrics/counters.py": ("room_start_duration_seconds",),

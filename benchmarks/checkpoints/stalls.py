@@ -129,7 +129,7 @@ def _main(way: str, size_bytes: int) -> None:
             pass
 
         def written(self) -> None:
-            """What the uploading thread does first and last."""
+            """Does the first and the last step of the uploading thread."""
             if self.saved is not None:
                 self.saved.first()
                 self.saved.kept()

@@ -43,7 +43,7 @@ SLOW = Recipe(
 TUNED = Recipe("tuned", "main scheduler and backfill work once a second, KillWait 2")
 
 MAIN = (DEFAULT, BF30, SLOW, TUNED)
-"""What is run unless other recipes are asked for, each also without earmarks."""
+"""The recipes that are run by default, each also without earmarks."""
 
 _SBATCH = {"slurm": {"pilot_mode": "sbatch"}}
 

@@ -41,8 +41,8 @@ _TICK = re.compile(r"tick: read in ([0-9.]+) s, taken in within ([0-9.]+) s")
 _SETTLED = 3  # polls in a row after which as many nodes are lent as before
 _MOST = 8  # nodes of a trainer
 
-# What each asks, and how often, in seconds: bftd/ui/live/poller.py, bftd/web/page.js, and Prometheus as it is set up
-# in docs/howto/monitoring.md.
+# The requests of each observer, with their periods in seconds: bftd/ui/live/poller.py, bftd/web/page.js, and
+# Prometheus as it is set up in docs/howto/monitoring.md.
 ASKED = {
     "top": (
         ("/v1/status?nodes=folded", 1.0),

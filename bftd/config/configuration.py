@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bftd.base import old_names
 from bftd.base.errors import ConfigError
 from bftd.config.fields import checked
 from bftd.config.keys import Config, reference
-from bftd.config.old_keys import GONE, RENAMED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -24,6 +24,10 @@ else:
 
 DEFAULT_PATH = Path("/etc/bftd/bftd.toml")
 PATH_VARIABLE = "BFTD_CONFIG"
+# Removed keys, each with a sentence about its replacement: a file that still names one keeps working.
+GONE: Mapping[tuple[str, str], str] = {
+    ("pool", "plan_wait_s"): "no waiting job stops growth any more: nodes are earmarked for those that can start",
+}
 
 
 def find(path: str | os.PathLike[str] | None = None) -> Path:
@@ -44,7 +48,7 @@ def load_found(path: str | os.PathLike[str] | None = None) -> Config:
 def load(path: str | os.PathLike[str], log: Callable[[str], None] = lambda line: None) -> Config:
     """Read and check one TOML file; raises ConfigError with one line that names the file and the key.
 
-    `tell` is called with a line about each key that no longer has a meaning, or has another name.
+    `log` is called with a line about each key that no longer has a meaning, or has another name.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -55,7 +59,7 @@ def load(path: str | os.PathLike[str], log: Callable[[str], None] = lambda line:
 
 
 def parse(text: str, name: str = "configuration", log: Callable[[str], None] = lambda line: None) -> Config:
-    """Check TOML `text` against the definition; every error, and every line for `tell`, begins with `name`."""
+    """Check TOML `text` against the definition; every error, and every line for `log`, begins with `name`."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -151,7 +155,7 @@ def _section(cls: type, section: str, content: Mapping[str, Any], name: str, log
         if gone := GONE.get((section, key)):
             log(f"{name}: [{section}] {key} is gone and means nothing, take it out: {gone}")
             continue
-        new = RENAMED.get((section, key), key)
+        new = old_names.KEYS.get((section, key), key)
         if new != key:
             if new in content:
                 raise ConfigError(f"{name}: [{section}] {key} is the old name of {new}: give {new} alone")

@@ -57,7 +57,7 @@ class WebGate:
         self._clock = clock
 
     def middleware(self) -> Middleware:
-        """Return the middleware before every handler: it sets `caller_of`, or answers with one line of HTML."""
+        """Return the middleware before every handler: it sets the request's caller, or answers a line of HTML."""
 
         @web.middleware
         async def door(request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -100,6 +100,7 @@ class TextDialog(ModalScreen[None]):
 class PauseDialog(ModalScreen["dict[str, Any] | None"]):
     """A dialog that asks what to pause and why, and then for confirmation; returns None if it is left."""
 
+    AUTO_FOCUS = "#why"  # it has to be typed
     BINDINGS: ClassVar[list[BindingType]] = [*_LEAVE, Binding("enter", "go_on", "Go on", priority=True)]
 
     def __init__(self, choices: Mapping[str, Mapping[str, str]]) -> None:
@@ -116,14 +117,8 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
                     yield _Choice(Content(printable(label)), value=at == 0)
             yield Input(placeholder="why: users read it in bft status", id="why", max_length=200)
             yield _Tick("also ask back what is lent", id="release")
-            yield Static("", classes="hint", id="hint")
-
-    def on_mount(self) -> None:
-        """Focus the reason, which has to be typed."""
-        if not self.is_attached:  # the program is ending, so nothing was composed
-            return
-        self.query_one("#why", Input).focus()
-        self._hint("Enter goes on, Tab moves, Space ticks, Esc leaves")
+            hint = "Enter goes on, Tab moves, Space ticks, Esc leaves"
+            yield Static(Text(hint, style="dim"), classes="hint", id="hint")
 
     def on_input_changed(self) -> None:
         """Drop the confirmation: it was for another reason."""
@@ -185,6 +180,7 @@ class Confirm(ModalScreen[bool]):
 class TuneDialog(ModalScreen["dict[str, Any] | None"]):
     """A dialog with a field for each tunable key; returns the changed ones, None if it is left."""
 
+    AUTO_FOCUS = "Input"
     BINDINGS: ClassVar[list[BindingType]] = _LEAVE
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
@@ -203,14 +199,7 @@ class TuneDialog(ModalScreen["dict[str, Any] | None"]):
                         yield Static(Text(printable(name)), classes="label")
                         yield Input(str(value), id=f"key-{name}", max_length=40)
             yield Static("", id="about")
-            yield Static("", classes="hint", id="hint")
-
-    def on_mount(self) -> None:
-        """Focus the first key."""
-        if not self.is_attached:  # the program is ending, so nothing was composed
-            return
-        self.query(Input).first().focus()
-        self._hint("Tab moves, Enter goes on, Esc leaves")
+            yield Static(Text("Tab moves, Enter goes on, Esc leaves", style="dim"), classes="hint", id="hint")
 
     def on_descendant_focus(self) -> None:
         """Show the description of the focused key."""

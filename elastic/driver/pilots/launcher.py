@@ -361,7 +361,7 @@ def wants_memory(output: str) -> bool:
 
 
 async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asyncio.subprocess.Process:
-    """Starts an srun, whose output `_said` reads."""
+    """Starts an srun, whose output `_output` reads."""
     return await asyncio.create_subprocess_exec(
         *command,
         env=environ,

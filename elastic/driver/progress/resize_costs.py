@@ -65,7 +65,7 @@ class Costs:
     def parts(self, stall_s: float, reported: Mapping[str, Any]) -> Parts:
         """Returns the parts of a resize that stalled training for `stall_s`, called at its first step.
 
-        `told` is the worker's report of its start (Session.costs), in seconds and bytes.
+        `reported` is the worker's report of its start (Session.costs), in seconds and bytes.
         """
         load_s, load_bytes = number(reported.get("load_s")), number(reported.get("load_bytes"))
         if load_bytes:

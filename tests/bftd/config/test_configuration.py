@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bftd.base import old_names
 from bftd.base.errors import ConfigError, UsageError
 from bftd.config import configuration
 from bftd.config.keys import PoolConfig, tunable
-from bftd.config.old_keys import GONE as GONE_KEYS
-from bftd.config.old_keys import RENAMED
 from bftd.daemon.process import _command
 from milp.solvers.programs import process
 from tests.support.messages import excerpt, fragment, pattern, says, wording
@@ -245,8 +244,8 @@ def test_a_key_that_is_gone_is_gone_from_its_section_only() -> None:
 
 def test_no_key_is_there_and_gone_at_once() -> None:
     here = {(key.section, key.name) for key in configuration.reference()}
-    assert not here & (GONE_KEYS.keys() | RENAMED.keys())
-    assert {(section, new) for (section, _), new in RENAMED.items()} <= here
+    assert not here & (configuration.GONE.keys() | old_names.KEYS.keys())
+    assert {(section, new) for (section, _), new in old_names.KEYS.items()} <= here
 
 
 def test_the_old_name_of_a_key_is_understood_and_said_once() -> None:

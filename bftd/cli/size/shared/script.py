@@ -109,7 +109,7 @@ def diff(script: Script, text: str, target: Path) -> Iterator[str]:
 def offer(
     script: Script, text: str, notes: Sequence[str], target: Path, *, overwrite: bool, yes: bool, quiet: bool
 ) -> None:
-    """Show the diff and the sentences in `told`, ask for confirmation, and write the copy.
+    """Show the diff and the `notes`, ask for confirmation, and write the copy.
 
     Raises UsageError if nobody can answer.
     """
