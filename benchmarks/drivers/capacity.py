@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -113,12 +113,11 @@ class Driver:
         while time.monotonic() < deadline_s:
             for event in self._program.events:
                 if event["event"] == "over":
-                    self._fail(f"training ended: {event['reason']}")
+                    self.fail(f"training ended: {event['reason']}")
                 if event["event"] == "world" and event["size"] == size and event["at_s"] > after_s:
                     return float(event["at_s"])
             time.sleep(0.01)
-        self._fail(f"no step with {size} workers within {_LIMIT_S:g} s")
-        raise AssertionError
+        self.fail(f"no step with {size} workers within {_LIMIT_S:g} s")
 
     @property
     def agents(self) -> list[psutil.Process]:
@@ -130,7 +129,8 @@ class Driver:
         """Ends the trainer, and waits for it."""
         self._program.end(do="end")
 
-    def _fail(self, what: str) -> None:
+    def fail(self, what: str) -> NoReturn:
+        """Ends the benchmark with what failed and the end of the driver's log; raises SystemExit."""
         raise SystemExit(f"drivers.capacity: {what}; the driver's last words: {self._said.read_text()[-1000:]}")
 
 
@@ -138,6 +138,7 @@ class Played:
     """The agents and workers that only speak, in one process, so that a rank's end can break its group."""
 
     def __init__(self, folder: Path, driver: Driver, leases: Sequence[str], workers: int) -> None:
+        self._driver = driver
         self._program = Program("benchmarks.drivers.clients", folder / "clients.log")
         told = {"address": driver.address, "secret": driver.secret, "workers": workers, "began_s": time.time()}
         self._program.ask(do="begin", leases=list(leases), **told)
@@ -160,7 +161,7 @@ class Played:
             if answer["count"] == size:
                 return float(answer["last_s"])
             time.sleep(0.02)
-        raise SystemExit(f"drivers.capacity: no group of {size} workers within {_LIMIT_S:g} s")
+        self._driver.fail(f"no group of {size} workers within {_LIMIT_S:g} s")
 
     def end(self) -> None:
         """Ends the process."""

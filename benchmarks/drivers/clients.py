@@ -80,7 +80,7 @@ class Worker:
 
     def __init__(self, agent: Agent, host: str, local_rank: int, env: Mapping[str, str]) -> None:
         self.host, self.local_rank = host, local_rank
-        self.size = 0
+        self.size = self.nodes = 0
         self.since_s = 0.0
         self._agent = agent
         self._rendezvous = (agent.driver[0].rpartition(":")[0], int(env["HOROVOD_GLOO_RENDEZVOUS_PORT"]))
@@ -127,7 +127,7 @@ class Worker:
     async def _train(self) -> None:
         """From the rendezvous on."""
         assert self._link is not None
-        self.size = 0
+        self.size = self.nodes = 0
         try:
             rank, size, local_rank, _, _, nodes = self._place or await self._ask_for_rank()
         except (OSError, ValueError):
@@ -137,7 +137,7 @@ class Worker:
             self._agent.ended(self, -6)  # as Horovod's library ends a worker that was removed
             return
         self._place = None
-        self.size, self.since_s = size, time.time()
+        self.size, self.nodes, self.since_s = size, nodes, time.time()
         first = True
         while first or rank == 0:
             self._step(rank, size, nodes if local_rank == 0 else 0, first)
@@ -250,6 +250,7 @@ class Clients:
     def __init__(self) -> None:
         self._agents: dict[str, Agent] = {}
         self._breaking = False
+        self._completing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Serves until standard input ends."""
@@ -273,6 +274,7 @@ class Clients:
                 for lease in command["leases"]:
                     self._agents.pop(lease).vanish()
             elif command["do"] == "crash":
+                self._completing = self._completing or asyncio.create_task(self._complete())
                 self._agents[command["lease"]].crash()
             elif command["do"] == "formed":
                 since_s = [
@@ -282,6 +284,18 @@ class Clients:
                 ]
                 print(json.dumps({"count": len(since_s), "last_s": max(since_s, default=0.0)}), flush=True)
         transport.close()
+
+    async def _complete(self) -> None:
+        """Has each group that stays without one of the nodes form anew.
+
+        Survivors of a crash may be a group before its node is listed again; Horovod notifies only real workers of that.
+        """
+        while True:
+            await asyncio.sleep(_STEP_S)
+            before_s = time.time() - _STEP_S
+            for worker in self._workers():
+                if 0 < worker.nodes < len(self._agents) and worker.since_s < before_s:
+                    worker.regroup()
 
     def _workers(self) -> list[Worker]:
         return [worker for agent in self._agents.values() for worker in agent.workers.values()]

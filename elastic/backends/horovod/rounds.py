@@ -39,7 +39,10 @@ class Rounds(WorkerStateRegistry):  # type: ignore[misc]
             round_id, ends = int(self._rendezvous_id), self._ends
             if len(self._states) < self._size:
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._ends > ends or self._states.get(key) != state)
+                # While a round ends its states are cleared, which is no change of this worker's own.
+                self._changed.wait_for(
+                    lambda: self._ends > ends or (not self._ending and self._states.get(key) != state)
+                )
                 if self._ends == ends:
                     raise RuntimeError(f"{host}[{slot}] was {state} and is {self._states.get(key)}")
                 return round_id

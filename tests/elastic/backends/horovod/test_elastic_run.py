@@ -6,7 +6,7 @@ import io
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -186,6 +186,37 @@ def test_regression_a_lost_worker_that_asked_once_more_left_a_survivor_waiting_f
         pool.submit(run._driver.stop).result(STILL_S)
         until("killed", lambda: any(message["op"] == "kill" for message in out.messages()))
         for host in ("n1", "n2", "n3"):
+            run.command({"op": "exit", "host": host, "local_rank": 0, "rc": 0})
+
+
+def test_regression_a_worker_that_woke_while_its_round_ended_got_no_rank(
+    run: Any, out: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts(run, 1, n1=1, n2=1)
+    run.start()
+    until("asked for", lambda: len(out.messages()) == 3)
+    rounds = run._driver._worker_registry
+    original, woken, go_on = rounds.reset, threading.Event(), threading.Event()
+
+    def slow_reset(size: int) -> None:
+        original(size)
+        with rounds._changed:
+            rounds._changed.notify_all()
+        woken.set()
+        go_on.wait(STILL_S)
+
+    monkeypatch.setattr(rounds, "reset", slow_reset)
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(rounds.record_ready, "n1", 0)
+        until("recorded", lambda: ("n1", 0) in rounds.get("READY"))
+        second = pool.submit(rounds.record_ready, "n2", 0)
+        assert woken.wait(STILL_S)
+        wait([first], 0.2)
+        assert not first.done(), "the round has not ended"
+        go_on.set()
+        assert first.result(STILL_S) == second.result(STILL_S) == rounds.last_rendezvous() - 1
+        pool.submit(run._driver.stop).result(STILL_S)
+        for host in ("n1", "n2"):
             run.command({"op": "exit", "host": host, "local_rank": 0, "rc": 0})
 
 

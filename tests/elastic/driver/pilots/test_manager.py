@@ -525,7 +525,7 @@ async def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_checkpoint_
     monkeypatch: pytest.MonkeyPatch, grows: bool
 ) -> None:
     monkeypatch.setattr(manager, "GRACEFUL_LEAVE_S", 0.02)
-    monkeypatch.setattr(manager, "SAVING_LEAVE_S", 0.4)
+    monkeypatch.setattr(manager, "SAVING_LEAVE_S", 3600.0)
     monkeypatch.setattr(manager, "_LOOK_S", 0.01)
     stage = Stage()
     pilot = await stage.placed("n1")
@@ -533,5 +533,6 @@ async def test_a_node_that_leaves_gracefully_has_longer_as_long_as_a_checkpoint_
     stage.pilot_manager.on_leases([lease("n1", state="revoked")])
     await asyncio.sleep(0.15)
     assert pilot.over.is_set() != grows
+    monkeypatch.setattr(manager, "SAVING_LEAVE_S", 0.0)
     await until("it is given back", pilot.over.is_set)
     await until("it has ended", lambda: stage.states("n1.1")[-1] == "ended")
