@@ -29,7 +29,7 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
         raise UsageError("--node and --trainer exclude each other: leave one out")
     if not name.strip():
         raise UsageError("name a trainer or a node: `bft trainers` and `bft status` list them")
-    reply = _asked(client.find(config_path), name, limit, as_node, as_trainer)
+    reply = _explanation(client.find(config_path), name, limit, as_node, as_trainer)
     if as_json:
         common.echo_json(reply)
     elif "node" in reply:
@@ -40,7 +40,7 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
             click.echo(f"bft: {name} is a node too: bft explain --node {name} tells of it", err=True)
 
 
-def _asked(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
+def _explanation(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
     """Return the daemon's explanation of the trainer of that name, or else of the node."""
     if as_trainer:
         return daemon.explain(name, limit)
@@ -68,8 +68,8 @@ def _asked(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_tr
 def _trainer(reply: Mapping[str, Any]) -> Iterator[str]:
     yield from _decisions(reply["decisions"])
     trainer = reply["trainer"] or {}
-    for what in ("curve", "resize_costs"):
-        text = (trainer.get(what) or {}).get("text")  # an older daemon sends none
+    for field in ("curve", "resize_costs"):
+        text = (trainer.get(field) or {}).get("text")  # an older daemon sends none
         if text and trainer["state"] != "finished":
             yield f"{trainer['name']}: {text}"
 

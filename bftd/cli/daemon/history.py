@@ -69,14 +69,14 @@ def history(
     if step_s is None:
         step_s = _HOUR_S
         since_s = times.moment("midnight", since_s) if by_day else since_s
-    reply = _asked(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
+    reply = _answer(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
     if as_json:
         common.echo_json(reply)
         return
     common.echo(_table(reply, by_day))
 
 
-def _asked(
+def _answer(
     daemon: client.ApiClient, since_s: float, until_s: float, step_s: float, *, with_trainers: bool
 ) -> dict[str, Any]:
     try:

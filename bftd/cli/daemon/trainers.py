@@ -55,7 +55,7 @@ def trainers(
     wanted = None if users is None else {user.strip() for user in users.split(",")}
     daemon = client.find(config_path)
     every = every or bool(ids) or "finished" in states
-    reply = asked(daemon, every)
+    reply = _answer(daemon, every)
     found = reply["trainers"]
     if not every:
         found = [trainer for trainer in found if trainer["state"] != "finished"]
@@ -79,7 +79,7 @@ def trainers(
         click.echo("bft: the ledger has more that ended: name those you look for", err=True)
 
 
-def asked(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
+def _answer(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
     """Return the trainers; from an older daemon without this endpoint those of its status, without reasons."""
     try:
         reply = daemon.trainers(every)

@@ -101,30 +101,30 @@ def tune(
         raise UsageError(f"give at least one of {', '.join(first)} and {last}")
     if dry_run and effect is False:
         raise UsageError("--dry-run tells the effect and does nothing else: leave --no-effect out")
-    asked = [_named(name) for name in names]
+    chosen = [_named(name) for name in names]
     daemon = client.find(config_path)
-    what = _what(given, asked, reset)
+    change = _as_typed(given, chosen, reset)
     found = None
     if dry_run or (sys.stderr.isatty() if effect is None else effect):
         try:
-            found = _estimate(daemon, given, asked, hours, failing=dry_run)
+            found = _estimate(daemon, given, chosen, hours, failing=dry_run)
         except KeyboardInterrupt:
             click.echo("bft: interrupted: nothing is changed; --no-effect does not wait for the effect", err=True)
             click.get_current_context().exit(130)
-        for line in [] if as_json else (found.text(what), *(f"note: {note}" for note in found.notes)):
+        for line in [] if as_json else (found.text(change), *(f"note: {note}" for note in found.notes)):
             click.echo(printable(line), err=not dry_run)
     if dry_run:
         if as_json:
             common.echo_json({"effect": found and found.to_json()})
         return
-    settings = daemon.reset(*asked) if reset else daemon.tune(**given)
+    settings = daemon.reset(*chosen) if reset else daemon.tune(**given)
     if as_json:
         common.echo_json(settings | {"effect": found and found.to_json()})
     else:
         click.echo("  ".join(f"{name}={value}" for name, value in settings.items()))
 
 
-def _what(given: Mapping[str, Any], names: list[str], reset: bool) -> str:
+def _as_typed(given: Mapping[str, Any], names: list[str], reset: bool) -> str:
     """Return the requested change as it would be typed."""
     if reset:
         return " ".join(["--reset", *names])

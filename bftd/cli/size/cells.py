@@ -119,9 +119,9 @@ def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, py
             raise UsageError("--tp counts a part of MODULE.py:make_model; a --config is cut as a whole")
         if text.strip().partition(":")[0] == wide_resnet.FAMILY:
             return chain(wide_resnet.parse(text), batch or GRAPH_BATCH)
-        asked = request.asked(None, text)
-        assert asked.model is not None
-        return chain(asked.model, batch or asked.micro_batch or GRAPH_BATCH)
+        named = request.asked(None, text)
+        assert named.model is not None
+        return chain(named.model, batch or named.micro_batch or GRAPH_BATCH)
     if model is None:
         raise UsageError("name a model (MODULE.py:make_model), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257")
     try:

@@ -106,14 +106,14 @@ def fit(
     if script is not None and own and not partition:
         at = len(found.inventory.notes)
         notes.insert(at, f"{script.path} asks for partition {own}: no other is looked at")
-    told = tuple(_shortened(found.choices))
+    listed = tuple(_shortened(found.choices))
     if as_json:
-        if left := len(found.choices) - len(told):
+        if left := len(found.choices) - len(listed):
             notes.append(f"{left} other plans are left out: each has better ones here in its partition and of its type")
-        common.echo_json({"plans": [each.plan.to_json() for each in told], "notes": notes})
+        common.echo_json({"plans": [each.plan.to_json() for each in listed], "notes": notes})
     else:
         everything = tuple(pools(found.inventory))
-        common.echo(size_shown.lines(found.choices, found.best, notes, everything, len(told)))
+        common.echo(size_shown.lines(found.choices, found.best, notes, everything, len(listed)))
     if found.advice:
         raise DoesNotFit(found.advice)
     if script is not None and target is not None:

@@ -115,11 +115,11 @@ def _published() -> Path:
 
 
 def _words(used: Ran) -> str:
-    told = [
+    parts = [
         f"{used.step_s:.3g} s a step",
         f"{amount(used.peak_bytes)} of tensors" if used.peak_bytes is not None else "",
         f"{amount(used.in_use_bytes)} in use of a GPU" if used.in_use_bytes is not None else "",
         f"{amount(used.host_bytes)} of a node's memory at most" if used.host_bytes is not None else "",
     ]
     where = f"{used.gpus} x {used.gpu_type}, {used.batch} samples on each"
-    return f"{used.step} on {where}: {', '.join(filter(None, told))}"
+    return f"{used.step} on {where}: {', '.join(filter(None, parts))}"

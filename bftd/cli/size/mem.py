@@ -91,8 +91,8 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
         rows.append((name, amount(part), f"{100 * part / max(1.0, value.value):.1f} %", value.origin))
     yield from common.table(columns, rows)
     yield ""
-    what = "what the formula has missed" if value.origin == "formula" else "CUDA context, libraries, fragmentation"
-    yield f"a GPU needs {amount(value.high)} with the guard band (assumed: {what})"
+    reason = "what the formula has missed" if value.origin == "formula" else "CUDA context, libraries, fragmentation"
+    yield f"a GPU needs {amount(value.high)} with the guard band (assumed: {reason})"
     if peak.upper_bounds:
         yield f"note: {BOUNDED}"
     if value.low < value.value:

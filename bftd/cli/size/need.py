@@ -30,8 +30,8 @@ def need(as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
         raise BftError(f"{script} was not profiled as it is now: bft size cpu -- python {script} ARGUMENTS does so")
     old_s = needs.age_s(found)
     if as_json:
-        told = {name: getattr(found, name) for name in ("cpus", "memory_bytes", "gpus", "host", "same_arguments")}
-        common.echo_json({**told, "age_s": old_s})
+        answer = {name: getattr(found, name) for name in ("cpus", "memory_bytes", "gpus", "host", "same_arguments")}
+        common.echo_json({**answer, "age_s": old_s})
         return
     each = "for each GPU" if found.gpus else "in all"
     with_ = "with these arguments" if found.same_arguments else "with other arguments"

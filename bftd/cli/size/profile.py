@@ -143,8 +143,8 @@ def source_of(model: str | None, text: str | None) -> Source:
         raise UsageError("name the model by MODULE.py:make_model or by --config, not both")
     if text is not None and text.strip().partition(":")[0] == wide_resnet.FAMILY:
         return wide_resnet.parse(text)
-    asked = request.asked(model, text)
-    found = asked.step if asked.step is not None else asked.model
+    named = request.asked(model, text)
+    found = named.step if named.step is not None else named.model
     assert found is not None
     return found
 
@@ -237,9 +237,9 @@ def _list(store: Store, as_json: bool) -> None:
         common.echo_json({"profiles": [dict(zip(keys, row, strict=True)) for row in rows]})
         return
     columns = [Column("MODEL"), Column("DEVICE"), Column("SETTING"), Column("SHARDS", right=True), Column("LAST")]
-    told = [
+    cells = [
         (name, device, setting, str(count), time.strftime("%Y-%m-%d %H:%M", time.localtime(made)))
         for name, device, setting, count, made in rows
     ]
-    common.echo(common.table(columns, told))
+    common.echo(common.table(columns, cells))
     common.echo([f"in {Path(store.path)}"])

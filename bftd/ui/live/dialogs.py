@@ -132,9 +132,9 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
         if not why:
             self._hint("say why: it is told to those who will wait")
             return
-        asked = f"{label}/{why}/{release}"
-        if self._sure != asked:
-            self._sure = asked
+        choice = f"{label}/{why}/{release}"
+        if self._sure != choice:
+            self._sure = choice
             back = " and asks back what is lent" if release else ""
             self._hint(f"Enter once more pauses {label}{back}, Esc leaves")
             return

@@ -48,9 +48,9 @@ def headline(status: Status) -> Text:
 
 def notices(status: Status, problem: str) -> list[Text]:
     """Return one line for each notice, the most pressing first."""
-    told = written({name: getattr(status, name) for name in _NOTED})
+    fields = written({name: getattr(status, name) for name in _NOTED})
     found = [(problem, _ALARM)] if problem else []
-    found += [(text, _ALARM) for text in view.alarms(told)] + [(text, _WARNING) for text in view.warnings(told)]
+    found += [(text, _ALARM) for text in view.alarms(fields)] + [(text, _WARNING) for text in view.warnings(fields)]
     return [Text(f"! {printable(text)}", style=style, no_wrap=True, overflow="ellipsis") for text, style in found]
 
 

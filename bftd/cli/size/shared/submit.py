@@ -94,8 +94,8 @@ class BatchJob:
             return
         launches = any(map(_LAUNCHERS.search, lines))
         if any(map(_EVERYWHERE.search, lines)):
-            asked = self.script.tasks_per_node
-            yield lambda nodes, each: launches or asked(nodes) in (None, each), "has its own number of tasks (--ntasks)"
+            tasks = self.script.tasks_per_node
+            yield lambda nodes, each: launches or tasks(nodes) in (None, each), "has its own number of tasks (--ntasks)"
         elif launches or _GPUS & self.script.options.keys():  # a user who names GPUs knows what starts there
             yield _exactly(1, None), "starts nothing on other nodes (srun does)"
         else:
