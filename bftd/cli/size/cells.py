@@ -10,6 +10,7 @@ import click
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
+from bftd.cli.size.shared import size_options
 from bftd.cli.size.shared.amounts import amount
 from sizing.model.graph import GRAPH_BATCH
 
@@ -23,10 +24,10 @@ _MOST_GPUS = 2**16
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--gpus", type=int, required=True, metavar="N", help="GPUs of a cell: 1, 2, 4, 8, ...")
 @click.option("--types", default="", metavar="TYPE[,TYPE...]", help="GPU types: a100,v100; default: any.")
-@click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")
+@size_options.stages
 @click.option("--batch", type=int, metavar="B", help=f"Samples that FLOPs and bytes are for; default {GRAPH_BATCH}.")
 @click.option("--tp", type=int, default=1, metavar="T", help="Count one rank's part of T tensor-parallel ones.")
 @click.option("--python", default="", metavar="P", help="The Python to read the model with; it must have torch.")

@@ -20,6 +20,7 @@ import click
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
+from bftd.cli.size.shared import size_options
 
 if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from sizing.choice.curves import Curve
     from sizing.inventory.gpus import GpuType
 
-_TIMEOUT_S = 120.0
 MODEL = "make_model"
 """The function in a script under which `bft size profile` stores its model."""
 # As in `bft size profile`.
@@ -42,11 +42,9 @@ _OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 @click.option("--nodes", "text", metavar="MIN-MAX[,...]", help="As --elastic of bft sbatch.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Of one worker; default: that of make_step.")
 @click.option("--classes", "path", metavar="FILE", help="Classes of nodes as JSON (- is standard input), not Slurm's.")
-@click.option(
-    "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
-)
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@size_options.precision
+@size_options.python
+@size_options.timeout
 @click.option("--memory-bytes", type=click.IntRange(min=2**26), metavar="N", help="For a trace; default 8 GiB.")
 @click.option("--modules", metavar="FOLDER", help="Where SCRIPT's own modules are, if not beside it.", hidden=True)
 @click.option(

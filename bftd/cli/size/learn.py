@@ -12,7 +12,7 @@ import click
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bars
-from bftd.cli.size.shared import inventory
+from bftd.cli.size.shared import inventory, size_options
 from bftd.cli.size.shared.amounts import amount
 from bftd.config import configuration
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1, metavar="MODULE.py:make_step REPORT")
 @click.option("--dcgm", multiple=True, metavar="FILE", help="Output of dcgmi stats -v -j JOB, of each of its nodes.")
 @click.option("--gpu", default="", metavar="TYPE", help="The type of its GPUs, where its nodes are no longer there.")
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@options.trace_timeout
+@size_options.python
+@size_options.timeout
 @click.option("--publish", is_flag=True, help="Instead: keep the runs in these files of users for all users.")
 @options.as_json
 def learn(

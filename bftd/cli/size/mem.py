@@ -9,6 +9,7 @@ import click
 from bftd.base.errors import UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bars
+from bftd.cli.size.shared import size_options
 from bftd.cli.size.shared.amounts import amount
 
 if TYPE_CHECKING:
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs; default: 1 for each.")
 @click.option("--dp", type=int, metavar="D", help="Replicas (data parallelism).")
 @click.option("--tp", type=int, metavar="T", help="GPUs that share each layer (tensor parallelism).")
 @click.option("--fsdp", type=int, metavar="F", help="GPUs that share the state (FSDP, ZeRO-3).")
 @click.option("--marp", is_flag=True, help="Print what Frenzy's formula (MARP) says, too.")
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@options.trace_timeout
+@size_options.python
+@size_options.timeout
 @click.option("--device", default="cuda", type=click.Choice(["cuda", "cpu"]), help="Whose memory; default cuda.")
 @options.as_json
 def mem(

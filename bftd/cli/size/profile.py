@@ -13,7 +13,7 @@ from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.size import cells as size_cells
 from bftd.cli.size import comm
-from bftd.cli.size.shared import allocation, amounts
+from bftd.cli.size.shared import allocation, amounts, size_options
 
 if TYPE_CHECKING:
     from sizing.cells.profiles.profile import Device, Result, Source
@@ -25,10 +25,10 @@ _MOST_GPUS = 2**16
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs of the cells whose stages are profiled: 1, 2, 4, 8, ...")
-@click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")
+@size_options.stages
 @click.option("--hybrids", is_flag=True, help="Also between data and tensor parallelism.")
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: a GPU if any.")
 @click.option("--partition", "-p", default="", metavar="P", help="Run on one GPU of this partition, through srun.")

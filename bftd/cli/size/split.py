@@ -11,7 +11,7 @@ import click
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.size import cells, comm, profile
-from bftd.cli.size.shared import inventory
+from bftd.cli.size.shared import inventory, size_options
 
 if TYPE_CHECKING:
     from sizing.cells.plan_estimate import Assembly
@@ -25,7 +25,7 @@ _TIMEOUT_S = 900.0
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--gpus", type=int, metavar="N", help="GPUs of the cell: 1, 2, 4, 8, ...")
 @click.option("--stages", type=int, default=1, metavar="N", help="Pipeline stages of the cell; default 1.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")
