@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.size.shared import size_options
-from bftd.cli.size.shared.amounts import amount
 from sizing.model.graph import GRAPH_BATCH
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _shown(graph: Graph, named: dict[str, str], found: Sequence[Cell]) -> Iterat
                     _span(graph, stage.first, stage.last),
                     str(stage.gpus),
                     f"{100 * stage.flops / graph.flops:.1f} %",
-                    "" if at == len(cell.stages) - 1 else amount(stage.across_bytes),
+                    "" if at == len(cell.stages) - 1 else size(stage.across_bytes),
                     f"{stage.parameters:,}",
                 )
             )

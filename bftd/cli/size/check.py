@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
 from bftd.cli.size.shared import allocation, inventory
-from bftd.cli.size.shared.amounts import amount
 
 if TYPE_CHECKING:
     from sizing.inventory.gpus import GpuType
@@ -232,8 +232,8 @@ def _lines(gpu: GpuType, rows: Sequence[ComparedStep]) -> Iterator[str]:
         memory = (row.trace.peak_bytes, real.allocated_bytes, real.reserved_bytes, real.in_use_bytes)
         expected_text = f"{expected.value:.3g} s ({expected.low:.2g}-{expected.high:.2g})"
         shown = (
-            *map(amount, memory),
-            amount(guarded_bytes(row.trace.peak_bytes)),
+            *map(size, memory),
+            size(guarded_bytes(row.trace.peak_bytes)),
             "yes" if real.within_guard else "no",
         )
         times = (f"{real.step_s.value:.3g} s", expected_text, f"{row.ratio:.2f}", row.kind)
@@ -241,7 +241,7 @@ def _lines(gpu: GpuType, rows: Sequence[ComparedStep]) -> Iterator[str]:
     yield f"{gpu.name}: {rows[0].real.device}, torch {rows[0].real.torch}"
     yield from common.table(columns, cells)
     enough = sum(row.real.within_guard for row in rows)
-    yield f"memory: the guard band was enough for {enough} of {len(rows)}; {amount(gpu.memory_bytes)} can be counted on"
+    yield f"memory: the guard band was enough for {enough} of {len(rows)}; {size(gpu.memory_bytes)} can be counted on"
     inside = sum(within(row.real, row.expected_s) for row in rows)
     yield f"time: {inside} of {len(rows)} steps took what is told; the median of what they took over what is assumed:"
     yield from common.table(

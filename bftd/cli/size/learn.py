@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bars
 from bftd.cli.size.shared import inventory, size_options
-from bftd.cli.size.shared.amounts import amount
 from bftd.config import configuration
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ def _published() -> Path:
 def _words(used: Ran) -> str:
     parts = [
         f"{used.step_s:.3g} s a step",
-        f"{amount(used.peak_bytes)} of tensors" if used.peak_bytes is not None else "",
-        f"{amount(used.in_use_bytes)} in use of a GPU" if used.in_use_bytes is not None else "",
-        f"{amount(used.host_bytes)} of a node's memory at most" if used.host_bytes is not None else "",
+        f"{size(used.peak_bytes)} of tensors" if used.peak_bytes is not None else "",
+        f"{size(used.in_use_bytes)} in use of a GPU" if used.in_use_bytes is not None else "",
+        f"{size(used.host_bytes)} of a node's memory at most" if used.host_bytes is not None else "",
     ]
     where = f"{used.gpus} x {used.gpu_type}, {used.batch} samples on each"
     return f"{used.step} on {where}: {', '.join(filter(None, parts))}"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.base.errors import UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bars
 from bftd.cli.size.shared import size_options
-from bftd.cli.size.shared.amounts import amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +81,7 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     value, parallel = peak.peak, peak.parallel
     if peak.why:
         yield f"not traced: {peak.why}"
-    yield f"peak of one GPU: {amount(value.value)} ({value.origin})"
+    yield f"peak of one GPU: {size(value.value)} ({value.origin})"
     spread = f"dp {parallel.dp}, tp {parallel.tp}, fsdp {parallel.fsdp}"
     yield f"a batch of {peak.batch} on each of {parallel.gpus} GPU{'s'[: parallel.gpus - 1]} ({spread})"
     yield ""
@@ -89,14 +89,14 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     rows = []
     for name in CATEGORIES:
         part = peak.by_category.get(name, 0)
-        rows.append((name, amount(part), f"{100 * part / max(1.0, value.value):.1f} %", value.origin))
+        rows.append((name, size(part), f"{100 * part / max(1.0, value.value):.1f} %", value.origin))
     yield from common.table(columns, rows)
     yield ""
     reason = "what the formula has missed" if value.origin == "formula" else "CUDA context, libraries, fragmentation"
-    yield f"a GPU needs {amount(value.high)} with the guard band (assumed: {reason})"
+    yield f"a GPU needs {size(value.high)} with the guard band (assumed: {reason})"
     if peak.upper_bounds:
         yield f"note: {BOUNDED}"
     if value.low < value.value:
-        yield f"the formula's own range begins at {amount(value.low)}"
+        yield f"the formula's own range begins at {size(value.low)}"
     if marp and peak.marp_bytes is not None:
-        yield f"MARP as printed: {amount(peak.marp_bytes)} (formula)"
+        yield f"MARP as printed: {size(peak.marp_bytes)} (formula)"

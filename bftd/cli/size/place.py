@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.size.shared import inventory as size_inventory
 
@@ -96,11 +97,11 @@ def _shown(found: Inventory) -> Iterable[str]:
                 fold(nodes),
                 f"{len(nodes)} x {gpus}",
                 gpu_type,
-                _gib(known.memory_bytes),
+                size(known.memory_bytes),
                 "assumed" if "memory_bytes" in known.assumed else "measured",
                 f"{sum(map(_idle, groups))} of {len(nodes) * gpus}",
                 str(cpus),
-                _gib(memory_bytes),
+                size(memory_bytes),
             )
         )
     if rows:
@@ -144,7 +145,7 @@ def _request(request: PlacementRequest) -> str:
     kind = f" {request.gpu_type}" if request.gpu_type else ""
     groups = f", tp={request.tp}" if request.tp > 1 else ""
     where = f" in {request.partition}" if request.partition else ""
-    return f"{request.gpus} x {_gib(request.need_bytes)}{kind}{where}{groups}"
+    return f"{request.gpus} x {size(request.need_bytes)}{kind}{where}{groups}"
 
 
 def _missing(
@@ -161,7 +162,3 @@ def _missing(
     if empty:
         return f"{line}; that is so without any other job too"
     return f"{line}; no plan could on the empty cluster either: ask bft size fit for others"
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"

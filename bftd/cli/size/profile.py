@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.size import cells as size_cells
 from bftd.cli.size import comm
-from bftd.cli.size.shared import allocation, amounts, size_options
+from bftd.cli.size.shared import allocation, size_options
 
 if TYPE_CHECKING:
     from sizing.cells.profiles.profile import Device, Result, Source
@@ -213,11 +214,11 @@ def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Itera
                 ms(each.compute_s.value),
                 f"{1000 * each.compute_s.low:.3g}-{1000 * each.compute_s.high:.3g}",
                 ms(each.update_s.value),
-                amounts.amount(each.weight_bytes),
-                amounts.amount(each.state_bytes),
-                amounts.amount(each.activation_bytes),
-                amounts.amount(each.peak_bytes),
-                amounts.amount(exchanged) if exchanged else "",
+                size(each.weight_bytes),
+                size(each.state_bytes),
+                size(each.activation_bytes),
+                size(each.peak_bytes),
+                size(exchanged) if exchanged else "",
             )
         )
     devices = sorted({each.device for each in results})
