@@ -35,8 +35,7 @@ def filled(path: Path, sections: Mapping[str, Callable[[], str]]) -> str:
     page = path.read_text(encoding="utf-8")
     for name, make in sections.items():
         marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
-        text = make()
-        page, count = marks.subn(lambda _, text=text: text, page)  # type: ignore[misc]
+        page, count = marks.subn(make().replace("\\", r"\\"), page)  # in a replacement a backslash escapes
         if count != 1:
             raise ValueError(f"{path} has {count} sections {name!r}, not one")
     return page
