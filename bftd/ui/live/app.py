@@ -40,7 +40,7 @@ arrows, PgUp, PgDn   choose a trainer
 Enter, e             why it grew, stayed or shrank
 n                    all nodes in groups; Enter opens a group and explains a node
 /                    show trainers whose id, name, user, account or state has a text; Esc shows all
-s, S                 sort by the next column; turn the order round
+s, S                 sort by the next column; reverse the order
 p                    pause what is lent, or resume it (administrators)
 t                    change settings of the running daemon (administrators)
 r                    ask the daemon now
