@@ -19,7 +19,7 @@ _WORDS_WIDTH = 16
 @click.command()
 @click.argument("name", metavar="JOB|NODE")
 @click.option("--limit", type=click.IntRange(min=1, max=10_000), default=50, show_default=True, help="Most sentences.")
-@click.option("--node", "as_node", is_flag=True, help="It is a node, also where a trainer is called so too.")
+@click.option("--node", "as_node", is_flag=True, help="It is a node, also if a trainer has that name.")
 @click.option("--trainer", "as_trainer", is_flag=True, help="It is a trainer, and no node.")
 @options.config
 @options.as_json
@@ -37,7 +37,7 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
     else:
         common.echo(_trainer(reply))
         if reply.get("is_node") and not as_trainer:
-            click.echo(f"bft: {name} is a node too: bft explain --node {name} tells of it", err=True)
+            click.echo(f"bft: {name} is a node too: bft explain --node {name} explains it", err=True)
 
 
 def _explanation(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
         yield f"earmarked for {job} since {moment(node['earmark']['since_s'])}"
     yield from (text for text in node["paused"] if text not in node["why"])
     if node["quarantined_until_s"] is not None:
-        yield f"left alone until {moment(node['quarantined_until_s'])}: workers crashed there"
+        yield f"in quarantine until {moment(node['quarantined_until_s'])}: workers crashed there"
     elif node["failures"]:
         yield f"workers crashed there lately, in {counted(node['failures'], 'pilot')}"
     if node["left_out_until_s"] is not None:

@@ -54,7 +54,7 @@ def history(
     until_s = now_s if until_s is None else until_s
     since_s = min(until_s, now_s) - _DAY_S if since_s is None else since_s
     if since_s >= until_s:
-        raise UsageError("--since must be earlier than --until, which is now where it is not given")
+        raise UsageError("--since must be earlier than --until, which is now by default")
     if as_events and step_s is not None:
         raise UsageError("--events has no --step: leave one of them out")
     daemon = client.find(config_path)
@@ -152,7 +152,7 @@ def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"{window['u']:.2f} in the last {period(window['window_s'])}" for window in windows if window["u"] is not None
     ]
     if known:
-        yield f"U, of what as many dedicated nodes would make: {', '.join(known)}"
+        yield f"U, the share of what as many dedicated nodes would make: {', '.join(known)}"
 
 
 def _events(daemon: client.ApiClient, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:

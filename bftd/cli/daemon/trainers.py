@@ -48,7 +48,7 @@ def trainers(
 ) -> None:
     """Show the trainers: who trains what on how many nodes, how fast, until when, and why no more.
 
-    Named ones, and with --all every one, also where they ended long ago.
+    A trainer that is named is shown also if it ended long ago; --all shows every one.
     """
     if me and users is not None:
         raise UsageError("--me and --user exclude each other: leave one out")
@@ -76,7 +76,7 @@ def trainers(
         return
     click.echo("\n".join(common.table(*_table(found, time.time()))))
     if reply["more"] and not ids:
-        click.echo("bft: the ledger has more that ended: name those you look for", err=True)
+        click.echo("bft: the ledger has more trainers that ended: name those that you look for", err=True)
 
 
 def _answer(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _answer(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
             raise
         reply = {"trainers": daemon.status(folded=True)["trainers"], "more": False}
         if every:
-            click.echo("bft: this daemon is older than bft and does not tell of trainers that ended", err=True)
+            click.echo("bft: this daemon is older than bft and does not list trainers that ended", err=True)
     return reply
 
 

@@ -172,7 +172,7 @@ def _type(gpu: str, name: str, config_path: str | None) -> str:
     known = recognise(gpu)
     if known is None:
         where = configuration.find(config_path).with_name(CORRECTIONS)
-        raise UsageError(f"{name}: {gpu} is no type of GPU that is known: name one by --gpu, or describe it in {where}")
+        raise UsageError(f"{name}: {gpu} is no known type of GPU: name one by --gpu, or describe it in {where}")
     return known.type.name
 
 

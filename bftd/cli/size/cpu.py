@@ -231,9 +231,9 @@ def _beside(script: Script, need: CpuNeed) -> Iterator[str]:
     gpu_options = [script.options[name] or "" for name in script.options.keys() & _ASK_FOR_GPUS]
     gpu_options += [each for each in (script.options.get("gres") or "").split(",") if re.match("(gres[:/])?gpu", each)]
     if need.gpus and not gpu_options:
-        yield f"{script.path} asks for no GPUs, of which these lines are: add --gres=gpu:{need.gpus}"
+        yield f"{script.path} asks for no GPUs, and these lines are for each GPU: add --gres=gpu:{need.gpus}"
     elif not need.gpus and gpu_options:
-        yield f"{script.path} asks for GPUs, of which the profile had none: profile it where they are, or say --gpus N"
+        yield f"{script.path} asks for GPUs, and the profile had none: profile it where they are, or say --gpus N"
     elif not need.gpus and (tasks := script.tasks_per_node(1) or 1) > 1:
         yield f"{script.path} has {tasks} tasks on a node, and each gets --cpus-per-task: profile what one task does"
 

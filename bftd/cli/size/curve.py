@@ -70,10 +70,10 @@ def curve(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Tell how fast SCRIPT would train on how many nodes, before it ever has: what curve=estimate begins with.
+    """Estimate how fast SCRIPT would train on how many nodes: what curve=estimate begins with.
 
     SCRIPT has a function make_step(batch_size), as for bft size fit. It is traced for nodes with GPUs, and run for real
-    for a few seconds for nodes without. All that is told is assumed.
+    for a few seconds for nodes without. All figures are assumed.
 
     With --matrices and --model, tell how few CPUs of a recorded job the search of bft size cpu would have tried, and
     what it would have found.

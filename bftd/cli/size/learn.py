@@ -98,7 +98,9 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
         try:
             target.chmod(0o644)
         except OSError as error:
-            raise BftError(f"{target} is written, and not for all to read ({error.strerror}): chmod 644 it") from None
+            raise BftError(
+                f"{target} is written, but not all users can read it ({error.strerror}): chmod 644 it"
+            ) from None
     if as_json:
         common.echo_json({"runs": len(runs), "file": str(target)})
     else:

@@ -46,9 +46,9 @@ def mem(
 ) -> None:
     """Tell how much memory of a GPU a training step takes.
 
-    make_step(batch_size) returns a function that does one forward, backward and optimizer step. It is followed in a
-    process of its own, without a GPU and without computing anything. With --config too, a step that cannot be
-    followed is told by formula.
+    make_step(batch_size) returns a function that does one forward, backward and optimizer step. It is traced in a
+    process of its own, without a GPU and without computing anything. With --config too, a step that cannot be traced is
+    estimated by formula.
     """
     from sizing import estimate
 

@@ -160,5 +160,5 @@ def _missing(
             f"{line}; plan {later.index + 1} could once other jobs have ended: submit it and Slurm will wait for that"
         )
     if empty:
-        return f"{line}; that is so without any other job too"
+        return f"{line}; none can without any other job either"
     return f"{line}; no plan could on the empty cluster either: ask bft size fit for others"

@@ -176,7 +176,7 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
         files = tuple((str(path), str(digest)) for path, digest in answer["files"])
         setting = Setting(**answer["setting"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BftError(f"the job answered what no profile is ({error}): is the same bft on the nodes?") from None
+        raise BftError(f"the job's answer is no profile ({error}): is the same bft on the nodes?") from None
     if files or not isinstance(source, str):
         put(store, source, files, setting, results)
     return results, source

@@ -85,7 +85,7 @@ def split(as_json: bool, **given: Any) -> None:
     else:
         common.echo(_lines(whole, found))
     if found.plan is None:
-        raise BftError("a stage of this cell fits in no way: take more GPUs, more stages or a smaller batch")
+        raise BftError("no split of a stage fits its GPUs: take more GPUs, more stages or a smaller batch")
 
 
 def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, float]:
@@ -101,7 +101,7 @@ def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, floa
     if known is None:
         recognised = recognise(named)
         if recognised is None:
-            raise UsageError(f"--type {named}: no type of GPU that is known; cpu, or such as h100-sxm-80gb")
+            raise UsageError(f"--type {named}: no known type of GPU; write cpu, or a type such as h100-sxm-80gb")
         known = recognised.type
     if per_node is None:
         raise UsageError(f"say how many {known.name} a node has: --per-node 8")
