@@ -67,7 +67,7 @@ class Client:
         """Return one trainer with its curve and resize costs; BftError if only the ledger remembers it."""
         found = self.explain(id_, limit=1).trainer
         if found is None:
-            raise BftError(f"trainer {id_} has ended some time ago: explain({id_!r}) has what the ledger knows of it")
+            raise BftError(f"trainer {id_} ended some time ago: explain({id_!r}) has its last decisions")
         return found
 
     def explain(self, id_: str, limit: int = 50) -> Explanation:

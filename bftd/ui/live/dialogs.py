@@ -130,7 +130,7 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
         label = list(self._choices)[max(0, self.query_one("#what", RadioSet).pressed_index)]
         release = self.query_one("#release", _Tick).value
         if not why:
-            self._hint("say why: it is told to those who will wait")
+            self._hint("give the reason: those who will wait read it")
             return
         choice = f"{label}/{why}/{release}"
         if self._sure != choice:

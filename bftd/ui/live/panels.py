@@ -134,7 +134,7 @@ def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, 
 def curve(trainer: Trainer, known: Curve | None, size_: tuple[int, int], glyphs: Glyphs) -> Text:
     """Draw a trainer's curve, with a line that explains the characters."""
     if known is None:
-        return Text("its curve is being asked for", style="dim")
+        return Text("asking the daemon for its curve", style="dim")
     measured = _main(known.measured)
     estimate = known.learned.points if known.learned else _main(known.estimates)
     width, height = size_

@@ -72,7 +72,7 @@ class Poller:
             try:
                 look = self.look()
             except Exception as error:  # a screen that silently stands still would be worse
-                look = Look(problem=f"what the daemon answers is not understood: {type(error).__name__}: {error}")
+                look = Look(problem=f"the daemon's answer is not understood: {type(error).__name__}: {error}")
             if not self._stopped:
                 self._show(look)
             self._wake.wait(self._every_s)
