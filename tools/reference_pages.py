@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bftd.config import configuration
+from bftd.config import configuration, keys
 from slurm_plugin.site import catalogue
 from tools import monitoring, protocol_page
 
@@ -18,9 +18,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "protocol.md": protocol_page.SECTIONS,
     "monitoring.md": monitoring.SECTIONS,
     "site.md": {"rules": lambda: f"\n{catalogue.reference()}\n\n"},
-    "configuration.md": {
-        "keys": lambda: f"\n```toml\n{configuration.to_toml(configuration.Config()).strip()}\n```\n\n"
-    },
+    "configuration.md": {"keys": lambda: f"\n```toml\n{configuration.to_toml(keys.Config()).strip()}\n```\n\n"},
 }
 
 
