@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from sizing.cells.cell import Cell
     from sizing.model.graph import Graph
 
-_TIMEOUT_S = 180.0
 _MOST_GPUS = 2**16
 
 
@@ -31,7 +30,7 @@ _MOST_GPUS = 2**16
 @click.option("--batch", type=int, metavar="B", help=f"Samples that FLOPs and bytes are for; default {GRAPH_BATCH}.")
 @click.option("--tp", type=int, default=1, metavar="T", help="Count one rank's part of T tensor-parallel ones.")
 @click.option("--python", default="", metavar="P", help="The Python to read the model with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="To read it; default 180 s.")
+@size_options.timeout(180.0, "To read it; default 180 s.")
 @options.as_json
 def cells(
     model: str | None,
@@ -52,11 +51,7 @@ def cells(
     """
     from sizing.cells import stages
 
-    stages.refuse_gpus(gpus)
-    if gpus > _MOST_GPUS:
-        raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    refuse_gpus(gpus)
     if batch is not None:
         _refuse_batch(batch)
     named = _types(types)
@@ -67,6 +62,15 @@ def cells(
         common.echo_json(_to_json(graph, named, found))
     else:
         common.echo(_shown(graph, named, found))
+
+
+def refuse_gpus(gpus: int) -> None:
+    """Raise UsageError for a number of GPUs that no cell has."""
+    from sizing.cells import stages
+
+    stages.refuse_gpus(gpus)
+    if gpus > _MOST_GPUS:
+        raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
 
 
 def _refuse_batch(batch: int) -> None:

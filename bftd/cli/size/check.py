@@ -15,7 +15,7 @@ from bftd.base.errors import BftError, UsageError
 from bftd.base.format import counted, size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
-from bftd.cli.size.shared import allocation, inventory
+from bftd.cli.size.shared import allocation, inventory, size_options
 
 if TYPE_CHECKING:
     from sizing.inventory.gpus import GpuType
@@ -34,7 +34,7 @@ _MINUTES = 30  # three times the duration of all steps on a slow GPU
 @click.option("--gpu", default="", metavar="TYPE", help="The site's name of the type; default: as its driver says.")
 @click.option("--into", metavar="FILE", help="Keep the correction in this file of GPUs: /etc/bftd/gpus.json.")
 @click.option("--python", default="", metavar="P", help="The Python to run steps with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=180.0, metavar="S", help="Of each step; default 180 s.")
+@size_options.timeout(180.0, "Of each step; default 180 s.")
 @options.as_json
 def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: float, as_json: bool) -> None:
     """Compare estimates of steps with a GPU, and keep the correction.
@@ -46,8 +46,6 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     from sizing.memory.peak import guarded_bytes
     from sizing.step_time import checking
 
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     own, file = inventory.own_types(), None if into is None else _file(into)
     options: list[str] = []
     if partition:

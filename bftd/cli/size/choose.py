@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Ends known for the best N; default 3.")
 @size_options.precision
 @size_options.python
-@size_options.timeout
+@size_options.timeout()
 @size_options.asks_start
 @click.option("--submit", "job_path", metavar="JOB.sh", help="Submit this script on the winner's GPUs; asks before.")
 @click.option("--yes", "-y", is_flag=True, help="Submit without asking.")

@@ -44,7 +44,7 @@ _OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 @click.option("--classes", "path", metavar="FILE", help="Classes of nodes as JSON (- is standard input), not Slurm's.")
 @size_options.precision
 @size_options.python
-@size_options.timeout
+@size_options.timeout()
 @click.option("--memory-bytes", type=click.IntRange(min=2**26), metavar="N", help="For a trace; default 8 GiB.")
 @click.option("--modules", metavar="FOLDER", help="Where SCRIPT's own modules are, if not beside it.", hidden=True)
 @click.option(
@@ -92,8 +92,6 @@ def curve(
         _give_way(background)
     if modules:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (modules, os.environ.get("PYTHONPATH"))))
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     refuse_precision(precision)
     spec = ElasticSpec.parse(text)
     step = _step(Path(script), spec.estimate_batch if batch is None else batch, python, precision, timeout_s)

@@ -34,7 +34,7 @@ _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Lines for the best N; default 3.")
 @size_options.precision
 @size_options.python
-@size_options.timeout
+@size_options.timeout()
 @size_options.asks_start
 @click.option("--into", metavar="JOB.sh", help="Write the lines into a copy of this script, as a diff first.")
 @click.option("--output", "-o", metavar="FILE", help="The copy's name; default JOB.gpus.sh.")

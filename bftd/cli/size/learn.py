@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option("--dcgm", multiple=True, metavar="FILE", help="Output of dcgmi stats -v -j JOB, of each of its nodes.")
 @click.option("--gpu", default="", metavar="TYPE", help="The type of its GPUs, where its nodes are no longer there.")
 @size_options.python
-@size_options.timeout
+@size_options.timeout()
 @click.option("--publish", is_flag=True, help="Instead: keep the runs in these files of users for all users.")
 @options.as_json
 def learn(

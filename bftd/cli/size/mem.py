@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--fsdp", type=int, metavar="F", help="GPUs that share the state (FSDP, ZeRO-3).")
 @click.option("--marp", is_flag=True, help="Print what Frenzy's formula (MARP) says, too.")
 @size_options.python
-@size_options.timeout
+@size_options.timeout()
 @click.option("--device", default="cuda", type=click.Choice(["cuda", "cpu"]), help="Whose memory; default cuda.")
 @options.as_json
 def mem(

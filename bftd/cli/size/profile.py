@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from sizing.cells.profiles.profile import Device, Result, Source
     from sizing.cells.profiles.store import Store
 
-_TIMEOUT_S = 900.0
-_MOST_GPUS = 2**16
-
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
@@ -43,9 +40,7 @@ _MOST_GPUS = 2**16
 @click.option("--list", "lists", is_flag=True, help="Show what is in the cache, and profile nothing.")
 @click.option("--forget", metavar="NAME|all", help="Drop a model from the cache, and profile nothing.")
 @click.option("--python", default="", metavar="P", help="The Python to run the model with; it must have torch.")
-@click.option(
-    "--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="Of each process; default 900."
-)
+@size_options.timeout(900.0, "Of each process; default 900.")
 @options.as_json
 def profile(
     model: str | None,
@@ -93,11 +88,7 @@ def profile(
     if global_batch is None or gpus is None:
         raise UsageError("say --global-batch B (samples of a step) and --gpus N (1, 2, 4, 8, ...)")
     request.refuse_batch(global_batch)
-    stages.refuse_gpus(gpus)
-    if gpus > _MOST_GPUS:
-        raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    size_cells.refuse_gpus(gpus)
     if partition:
         answer = allocation.profiled(partition, device, threads)
         results, source = _stored(store, answer, model, text)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from sizing.cells.tune_cell import Profiler, TunedCell
 
 _CPU = "cpu"
-_TIMEOUT_S = 900.0
 
 
 @click.command()
@@ -37,7 +36,7 @@ _TIMEOUT_S = 900.0
 @click.option("--rounds", type=click.IntRange(1, 1000), default=10, metavar="N", help="Of each profile; default 10.")
 @click.option("--extrapolate", is_flag=True, help="Allow tensors larger than the tables of collectives reach.")
 @click.option("--python", default="", metavar="P", help="The Python to profile with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="A profile's; default 900 s.")
+@size_options.timeout(900.0, "A profile's; default 900 s.")
 @options.as_json
 def split(as_json: bool, **given: Any) -> None:
     """Find the fastest split of each stage's GPUs into data and tensor parallelism.
@@ -59,8 +58,6 @@ def split(as_json: bool, **given: Any) -> None:
     gpus, timeout_s = given["gpus"], given["timeout_s"]
     stages.refuse_gpus(gpus)
     request.refuse_batch(given["global_batch"])
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     gpu_type, per_node, gpu_bytes = _device(given["gpu_type"], given["per_node"], gpus)
     model, text, python = given["model"], given["text"], given["python"]
     # the same batch as in bft size profile, so that stages are cut alike and its profiles can be used

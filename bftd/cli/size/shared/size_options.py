@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
+
+from bftd.base.errors import UsageError
 
 model_sizes = click.option(
     "--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md."
@@ -23,9 +27,21 @@ precision = click.option(
     "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
 )
 python = click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-timeout = click.option(
-    "--timeout", "timeout_s", type=float, default=120.0, metavar="S", help="For a trace; default 120 s."
-)
 asks_start = click.option(
     "--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default)."
 )
+
+
+def timeout(
+    default_s: float = 120.0, help: str = "For a trace; default 120 s."
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option --timeout, which must be above 0."""
+
+    def above_zero(ctx: click.Context, param: click.Parameter, value: float) -> float:
+        if not value > 0:
+            raise UsageError(f"--timeout {value:g}: seconds, more than 0")
+        return value
+
+    return click.option(
+        "--timeout", "timeout_s", type=float, default=default_s, metavar="S", callback=above_zero, help=help
+    )
