@@ -207,7 +207,9 @@ async def centre(nodes: int, waiting: int, trainers: int, lasts_s: float, seed: 
         for request in drivers.requests:
             service.apply(Registered(clock[0], request))
         beat = asyncio.create_task(loop_.beat())
-        loop, ticks_s, delays_s = asyncio.get_running_loop(), [], []
+        loop = asyncio.get_running_loop()
+        ticks_s: list[float] = []
+        delays_s: list[float] = []
         idle_s = lent_s = leases = 0.0
         warm, settled, began_s, told_s = True, 0, clock[0], clock[0]
         while warm or clock[0] - began_s < lasts_s:

@@ -78,7 +78,7 @@ class Drivers:
                 job_id = f"7{lease.id.rpartition('.')[2]}"
                 self._pilots[job_id] = lease.node
                 for phase in ("placed", "working"):
-                    told[lease.trainer].append(LeaseReport(self.time_s, lease.id, phase, job_id))  # type: ignore[arg-type]
+                    told[lease.trainer].append(LeaseReport(self.time_s, lease.id, phase, job_id))
         for id_, reports in told.items():
             progress = ProgressReport(self.time_s, number, 8.0 * number, 100.0, state.trainers[id_].sizes.low)
             reports.append(progress)

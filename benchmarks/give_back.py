@@ -220,9 +220,10 @@ def resizes(backend: str, repeats: int, log: Callable[[str], None]) -> dict[str,
                 time.sleep(2.0)  # steps of the present size, against which a stall is measured
                 before = len(_resizes(bench, kind))
                 act(bench)
-                bench.wait(f"a resize ({kind})", lambda kind=kind, before=before: len(_resizes(bench, kind)) > before)
+                bench.wait(f"a resize ({kind})", lambda kind=kind, before=before: len(_resizes(bench, kind)) > before)  # type: ignore[misc]
                 found[kind] += _resizes(bench, kind)[before:]
-                bench.wait("the nodes' work", lambda kind=kind: bench.working() == (2 if kind == "down" else 4))
+                nodes = 2 if kind == "down" else 4
+                bench.wait("the nodes' work", lambda nodes=nodes: bench.working() == nodes)  # type: ignore[misc]
             log(f"{backend}: repetition {repeat + 1} of {repeats}: " + _stalls(found))
         bench.end(job)
     graceful = [row["steps_lost"] for kind in ("up", "down") for row in found[kind]]

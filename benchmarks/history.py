@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,9 +89,9 @@ def month(ledger: Ledger, nodes: int, trainers: int, days: int) -> list[float]:
             pool_s = 0.75 * nodes * EVERY_S
             record = PoolRecord(at_s, EVERY_S, taken.nodes, pool_s, 0.5 * nodes * EVERY_S, 0.0, tuple(gained))
             new = named if minute == 1 else []
-            ledger.write(lambda db, record=record, new=new: table.add(db, [record], new))
+            ledger.write(partial(table.add, records=[record], named=new))
             begun_s = time.thread_time()
-            ledger.write(lambda db, at_s=at_s: table.tidy(db, at_s, table.ROWS_MOST))
+            ledger.write(partial(table.tidy, now_s=at_s, points_most=table.ROWS_MOST))
             took_s.append(time.thread_time() - begun_s)
         ledger.maintain(at_s)
     return took_s
@@ -107,9 +108,9 @@ def measured(path: Path, nodes: int, trainers: int, days: int) -> dict[str, Any]
         for minute in range(1, 61):
             at_s = float(end_s + minute * EVERY_S)
             state = replace(site(nodes, trainers, days - 1, at_s), usage=NodeUsage(at_s, at_s, at_s))
-            samples_s.append(timed(lambda state=state: sample(state), time.thread_time)[1])
+            samples_s.append(timed(partial(sample, state), time.thread_time)[1])
             history.settle()
-            notes_s.append(timed(lambda state=state: history.note(state), time.thread_time)[1])
+            notes_s.append(timed(partial(history.note, state), time.thread_time)[1])
         history.settle()
         aims = rolling.Aims("efficiency", 10, False)
         reader = LedgerReader(path)
@@ -122,7 +123,7 @@ def measured(path: Path, nodes: int, trainers: int, days: int) -> dict[str, Any]
             ("month_without_trainers", 30 * DAY_S, 3600.0, False),
         ):
             asked = query.HistoryRequest(at_s - length_s, at_s, at_s, step_s, with_trainers)
-            body, took = timed(lambda asked=asked: encoded(query.read(reader, asked)))
+            body, took = timed(lambda request=asked: encoded(query.read(reader, request)))  # type: ignore[misc]
             answers[name] = {"s": took, "bytes": len(body)}
         ledger.read(lambda db: db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
         (rows,) = ledger.read(lambda db: db.execute("SELECT count(*) FROM history_points").fetchone())

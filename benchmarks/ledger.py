@@ -104,7 +104,7 @@ class Site:
             turn = int(now_s // RESIZE_EVERY_S)
             lease = list(self.state.leases.values())[turn % len(self.state.leases)]
             for kind in ("revoked", "ended", "granted"):
-                yield LeaseChanged(kind, lease, "its node is needed elsewhere")  # type: ignore[arg-type]
+                yield LeaseChanged(kind, lease, "its node is needed elsewhere")
             yield Happened("resize", lease.trainer, None, ResizeReport(now_s, 7, 8, "up", 3.21).about)
             yield Decided(lease.trainer, Noted("train", "it grows by one node, n17: 10 % more samples/s expected"))
 

@@ -119,7 +119,7 @@ class Site:
                 self._last += 1
                 self._pilots[str(self._last)] = lease.node
                 for phase in ("placed", "working"):
-                    told[lease.trainer].append(LeaseReport(now_s, lease.id, phase, str(self._last)))  # type: ignore[arg-type]
+                    told[lease.trainer].append(LeaseReport(now_s, lease.id, phase, str(self._last)))
 
     def _come(self, told: dict[str, list[LeaseReport]], now_s: float) -> set[str]:
         """Jobs come that each preempt a pilot and take an idle node; returns those that the snapshot shows waiting."""

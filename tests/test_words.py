@@ -26,7 +26,18 @@ GIVEN_UP: Mapping[str, str] = {
 
 # Old names that users see and that stay understood until 0.2, where they stand.
 OLD_NAMES: Mapping[str, tuple[str, ...]] = {
-    "CHANGELOG.md": ("room", "doubted"),
+    "CHANGELOG.md": (
+        "rooms",
+        "room_usage",
+        "in_vain",
+        "rooms_wary",
+        "room",
+        "in_room",
+        "room_over",
+        "doubted",
+        "bftd_room",
+        "make_room",
+    ),
     "bftd/base/old_names.py": ("rooms", "room_usage", "rooms_wary", "in_vain", "room", "make_room"),
     "bftd/base/folding.py": ("rooms",),
     "bftd/ledger/file.py": ("room_usage",),

@@ -129,7 +129,7 @@ ALERTS: tuple[Alert, ...] = (
         "BftdPausedLong", "info", 'bftd_pauses{kind="all"} > 0', "24h",
         "everything is paused for more than a day",
         "`bft status` says who paused it and why; `bft unpause` lifts it.",
-        "../howto/operate.md#stop-and-go",
+        "../howto/operate.md#pause-and-unpause",
         (_series("bftd_pauses", "1x1600", kind="all"),), (_series("bftd_pauses", "0x1600", kind="all"),), 1500,
     ),
     Alert(

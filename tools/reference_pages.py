@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bftd.config import configuration
+from bftd.config import configuration, keys
 from slurm_plugin.site import catalogue
 from tools import monitoring, protocol_page
 
@@ -18,9 +18,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "protocol.md": protocol_page.SECTIONS,
     "monitoring.md": monitoring.SECTIONS,
     "site.md": {"rules": lambda: f"\n{catalogue.reference()}\n\n"},
-    "configuration.md": {
-        "keys": lambda: f"\n```toml\n{configuration.to_toml(configuration.Config()).strip()}\n```\n\n"
-    },
+    "configuration.md": {"keys": lambda: f"\n```toml\n{configuration.to_toml(keys.Config()).strip()}\n```\n\n"},
 }
 
 
@@ -35,8 +33,7 @@ def filled(path: Path, sections: Mapping[str, Callable[[], str]]) -> str:
     page = path.read_text(encoding="utf-8")
     for name, make in sections.items():
         marks = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
-        text = make()
-        page, count = marks.subn(lambda _, text=text: text, page)  # type: ignore[misc]
+        page, count = marks.subn(make().replace("\\", r"\\"), page)  # in a replacement a backslash escapes
         if count != 1:
             raise ValueError(f"{path} has {count} sections {name!r}, not one")
     return page

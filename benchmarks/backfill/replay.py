@@ -110,7 +110,8 @@ def replay(recording: Recording) -> Replayed:
         if index < 0:
             continue
         counts.cycles += 1
-        at_s = {job: one.at_s for job, one in (*cycle.started.items(), *cycle.failed.items()) if job not in reserved}
+        at_s = {job: started.at_s for job, started in cycle.started.items() if job not in reserved}
+        at_s |= {job: failed.at_s for job, failed in cycle.failed.items() if job not in reserved}
         ahead = looks[max(0, bisect_right(times_s, cycle.begin_s - AHEAD_S) - 1)]
         just = looks[index]
         for job, start_s in at_s.items():

@@ -229,7 +229,7 @@ def show(rows: Sequence[Row], left_out: str) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.cells.accuracy", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cells.accuracy", description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases whose name has one of these words in it")
     parser.add_argument("--cost", action="store_true", help="what profiling costs, in rank-seconds")
@@ -245,7 +245,7 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error(f"no case has {options.only[0]!r} in its name; there are {[each.name for each in cases.CASES]}")
     cores = len(os.sched_getaffinity(0))
     left_out = ""
-    kinds = [(2, cases.TWO)]
+    kinds: list[tuple[int, tuple[cases.Plan, ...]]] = [(2, cases.TWO)]
     if cores >= 4:
         kinds.append((4, cases.FOUR))
     else:

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,9 @@ class Real:
                 dist.recv(grad, self.rank + self.inside)
                 out.backward(grad)
             if not self.first:
+                assert x.grad is not None
                 sent.append(dist.isend(x.grad, self.rank - self.inside))
-        for each in sent:
+        for each in filter(None, sent):
             each.wait()
 
     def sum_gradients(self) -> None:
@@ -212,7 +214,7 @@ def network(world: int, rank: int, groups: Groups) -> dict[str, Callable[[], flo
             return (time.perf_counter() - began) / calls / 2
 
         for count, group in members.items():
-            found[f"all_reduce {count} {size}"] = lambda group=group, reduce=reduce: reduce(group)
+            found[f"all_reduce {count} {size}"] = partial(reduce, group)
         found[f"send_recv 2 {size}"] = send
     return found
 
@@ -236,7 +238,7 @@ def alone(case: Case, plans: Sequence[Plan]) -> tuple[dict[str, Alone], dict[str
             return seconds(once)
 
         parts[name] = through
-        parts[name.replace("shard", "update")] = lambda each=each: seconds(each.optimizer.step)
+        parts[name.replace("shard", "update")] = partial(seconds, each.optimizer.step)
     return shards, parts
 
 
@@ -271,7 +273,7 @@ def main() -> None:
         parts |= network(world, rank, groups)
     for plan in plans:
         real = Real(case, plan, rank, groups)
-        parts[f"plan {plan.name}"] = lambda real=real: seconds(real.step, 0 if plain else 1)
+        parts[f"plan {plan.name}"] = partial(seconds, real.step, 0 if plain else 1)
     found: dict[str, list[float]] = {name: [] for name in parts}
     gc.collect()
     gc.disable()

@@ -165,12 +165,13 @@ def _state(size_bytes: int, zero: bool) -> dict[str, Any]:
 
 
 def _plain(what: str, state: dict[str, Any], path: str) -> None:
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_loader import load
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     if what == "save":
-        dcp.save(state, checkpoint_id=path)
+        save(state, checkpoint_id=path)
     else:
-        dcp.load(state, checkpoint_id=path)
+        load(state, checkpoint_id=path)
 
 
 def _save_distributed(state: dict[str, Any], told: list[dict[str, Any]]) -> None:
@@ -178,7 +179,12 @@ def _save_distributed(state: dict[str, Any], told: list[dict[str, Any]]) -> None
 
     distributed, saving = (importlib.import_module(f"elastic.checkpoint.distributed{name}") for name in ("", ".saving"))
     os.makedirs(os.environ["BFT_STATE_PATH"], mode=0o700, exist_ok=True)
-    driver_link.current().tell = lambda message: told.append(message) or True
+
+    def tell(message: dict[str, Any]) -> bool:
+        told.append(message)
+        return True
+
+    driver_link.current().tell = tell  # type: ignore[method-assign]
     distributed.save(state, 1, 1, pause=False)
     saving.drain()
 

@@ -255,7 +255,7 @@ def replayed(save_s: float, loss_every_s: float, over_s: float = WEEK_S, seeds: 
 
 def summit_losses(recorded: trace.Trace, nodes: int, seed: int) -> list[float]:
     """Times at which one of a trainer's nodes leaves; it has so many, drawn among those that are idle."""
-    drawn, idle, mine, times_s = random.Random(seed), set[int](), set[int](), []
+    drawn, idle, mine, times_s = random.Random(seed), set[int | str](), set[int | str](), []
     for change in recorded.changes():
         idle = (idle | set(change.joined)) - set(change.left)
         lost = mine & set(change.left)
@@ -326,7 +326,7 @@ def measure(
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints.saves", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints.saves", description=__doc__.splitlines()[0])
     parser.add_argument(
         "--mb", nargs="*", type=int, default=[20, 720], help="sizes of states (20 720); 4000 needs 16 GB"
     )

@@ -185,7 +185,7 @@ def _hugging_face(model: Any, data: Any, trained: Any, shared: bool) -> None:
 
     optimizer = torch.optim.Adam(model.parameters())
 
-    class Note(TrainerCallback):  # type: ignore[misc]
+    class Note(TrainerCallback):
         """Comes before bftd's."""
 
         def on_step_end(self, *args: Any, **fields: Any) -> None:
@@ -207,7 +207,7 @@ def _lightning(model: Any, data: Any, trained: Any, shared: bool) -> None:
 
     from elastic.integrations.lightning import ElasticCallback
 
-    class Module(LightningModule):  # type: ignore[misc]
+    class Module(LightningModule):
         """The same model."""
 
         def __init__(self) -> None:

@@ -186,7 +186,7 @@ def under_noise(replays: Sequence[Replay], seeds: int) -> list[dict[str, float]]
                     continue
                 true = {split: best_of(variants) for split, variants in each.grid.items()}
                 seen = {split: time_s and time_s * rng.uniform(1 - share, 1 + share) for split, time_s in true.items()}
-                best = tune({split: lambda time_s=seen[split]: time_s for split in seen}).best
+                best = tune({split: _always(time_s) for split, time_s in seen.items()}).best
                 chosen = None if best is None else true[best]
                 scores.append(0.0 if chosen is None else each.best_s / chosen)
                 fitting = {split: time_s for split, time_s in seen.items() if time_s is not None}
@@ -211,7 +211,7 @@ def reduction() -> list[dict[str, float]]:
         tries = []
         for best in range(power + 1):
             times = {split: 1.0 + 0.2 * abs(at - best) for at, split in enumerate(axis)}
-            tries.append(tune({split: lambda seconds=times[split]: seconds for split in axis}).tried)
+            tries.append(tune({split: _always(times[split]) for split in axis}).tried)
         found.append(
             {
                 "gpus": 2**power,
@@ -238,7 +238,7 @@ def main() -> None:
     replays = [each for path in paths for each in search_log.replay(search_log.parse(path.read_text(), path.name))]
     whole = summary(replays)
     end_to_end = [each["end_to_end"]["accuracy"] for each in logs]
-    result = {
+    result: dict[str, Any] = {
         "logs": logs,
         "all": {
             **whole,
@@ -278,6 +278,11 @@ def main() -> None:
     print("splits tried of one stage, by GPUs (splits: least, mean, most):")
     for row in result["reduction"]:
         print(f"  {row['gpus']} ({row['splits']}): {row['tried_least']}, {row['tried_mean']:.1f}, {row['tried_most']}")
+
+
+def _always(time_s: float | None) -> Callable[[], float | None]:
+    """Return a measurement that always gives this time."""
+    return lambda: time_s
 
 
 def _line(each: Mapping[str, Any]) -> str:

@@ -290,7 +290,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.drivers.capacity", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.drivers.capacity", description=__doc__.splitlines()[0])
     parser.add_argument("--agents", type=int, default=256, help="nodes that only speak (0: leave this part out)")
     parser.add_argument("--workers", type=int, default=4, help="workers on each of them")
     parser.add_argument("--real", type=int, default=8, help="real nodes, one worker each (0: leave this part out)")

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from bftd.protocol.lease import Leases, LeaseView
 from bftd.protocol.reports import Report
@@ -41,7 +42,9 @@ class LocalNodes:
     async def run_agent(self, pilot: Pilot) -> None:
         """Returns when the agent has ended, or is nobody's any more."""
         assert pilot.job_id is not None
-        ended = [asyncio.ensure_future(event.wait()) for event in (self._ends[pilot.job_id], pilot.over)]
+        ended: list[asyncio.Future[Any]] = [
+            asyncio.ensure_future(event.wait()) for event in (self._ends[pilot.job_id], pilot.over)
+        ]
         process = await self._agent(pilot) if pilot.node in self._real else None
         if process is not None:
             ended = [ended[0], asyncio.ensure_future(process.wait())]

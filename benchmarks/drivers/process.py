@@ -109,7 +109,7 @@ class DriverProcess:
         code, reason = await self._trainer.serve()
         await self._trainer.stop()
         say(event="over", code=code, reason=reason)
-        for task in self._tasks - {asyncio.current_task()}:  # type: ignore[arg-type]
+        for task in self._tasks - {asyncio.current_task()}:
             task.cancel()
 
     async def _watch_loop(self) -> None:

@@ -206,7 +206,7 @@ def show(rows: Sequence[Row]) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.cells", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.cells", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="WORD", help="cases whose name has one of these words in it")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

@@ -135,11 +135,11 @@ def json_of(row: Row, gpu: GpuType | None) -> dict[str, Any]:
 def summary(rows: Sequence[Row], gpu: GpuType) -> dict[str, Any]:
     """Of all rows, failed ones among them: accuracies, guard bands, and the times over those that were told."""
     found: dict[str, Any] = {"cases": len(rows), "failed": sum(bool(row.why) for row in rows)}
-    for kind, each in (
+    for kind, accuracies in (
         ("allocated", [row.of_allocated for row in rows]),
         ("reserved", [row.of_reserved for row in rows]),
     ):
-        found[kind] = {"mean": statistics.fmean(each), "worst": min(each)}
+        found[kind] = {"mean": statistics.fmean(accuracies), "worst": min(accuracies)}
     ran = [each for row in rows if (each := row.compared(gpu)) is not None]
     found["within the guard band"] = sum(each.real.within_guard for each in ran)
     for kind, told in (
@@ -178,14 +178,14 @@ def show(rows: Sequence[Row], gpu: GpuType | None) -> None:
         print(f"{said} {row.why}".rstrip())
     if gpu is None:
         return
-    found = summary(rows, gpu)
+    all_rows = summary(rows, gpu)
     for kind in ("allocated", "reserved"):
-        print(f"{kind}: mean {found[kind]['mean']:.2%}, worst {found[kind]['worst']:.2%} of {len(rows)} cases")
-    print(f"within the guard band: {found['within the guard band']} of {len(rows)}")
-    missed = found["allocated"]["mean"] < LEAST_MEAN or found["allocated"]["worst"] < LEAST_WORST
+        print(f"{kind}: mean {all_rows[kind]['mean']:.2%}, worst {all_rows[kind]['worst']:.2%} of {len(rows)} cases")
+    print(f"within the guard band: {all_rows['within the guard band']} of {len(rows)}")
+    missed = all_rows["allocated"]["mean"] < LEAST_MEAN or all_rows["allocated"]["worst"] < LEAST_WORST
     print(f"asked for: mean {LEAST_MEAN:.0%}, worst {LEAST_WORST:.0%} of allocated: {'missed' if missed else 'met'}")
     for kind in ("assumed", "corrected"):
-        each = found[kind]
+        each = all_rows[kind]
         print(
             f"time over what is {kind}: {each['median ratio']:.2f} at the median ({each['least']:.2f}-"
             f"{each['most']:.2f}), {each['in range']} of {len(rows)} in the range (asked for {LEAST_INSIDE:.0%}: "
@@ -195,7 +195,7 @@ def show(rows: Sequence[Row], gpu: GpuType | None) -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.steps", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.steps", description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases by name, or by the file that they stand in")
     parser.add_argument("--trace-only", action="store_true", help="print what the traces say; needs no GPU")
     parser.add_argument("--jobs", type=int, default=2, help="traces at the same time, before anything runs")
@@ -221,7 +221,8 @@ def main(words: Sequence[str] | None = None) -> None:
         traces = dict(
             zip(checks, pool.map(lambda name: _trace(f"{checking.STEPS}:{name}", checks[name]), checks), strict=True)
         )
-    gpu, against = None, []
+    gpu: GpuType | None = None
+    against: list[ComparedStep] = []
     if not options.trace_only:
         against, gpu = checked(traces)
         for at, case in enumerate(chosen):

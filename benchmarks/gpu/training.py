@@ -302,7 +302,7 @@ def _parts(text: str) -> list[str]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.training", description=__doc__.splitlines()[0])
     parser.add_argument("--cpu", action="store_true", help="on the CPU, to see that the benchmark works")
     parser.add_argument("--quick", action="store_true", help="once, with small sizes")
     parser.add_argument("--parts", type=_parts, default=list(PARTS), help=f"of {','.join(PARTS)}")

@@ -155,7 +155,10 @@ def load(path: Path) -> Run:
         (head,) = kinds["run"]
         if head.get("format") != FORMAT:
             raise _Older
-        return Run(**head, **{name: tuple(made(**row) for row in kinds[kind]) for name, (kind, made) in _ROWS.items()})
+        tables: dict[str, Any] = {
+            name: tuple(made(**row) for row in kinds[kind]) for name, (kind, made) in _ROWS.items()
+        }
+        return Run(**head, **tables)
     except _Older:
         raise ValueError(
             f"{path} is of an older version of this benchmark, whose recipes were others: "

@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,8 @@ def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
 def _answers(client: ApiClient) -> dict[str, dict[str, float]]:
     """How long the daemon takes for an answer that it has not kept, and its bytes."""
     found = {}
-    for form, ask in (("folded", lambda: client.status(folded=True)), ("full", client.status)):
+    forms: dict[str, Callable[[], Any]] = {"folded": partial(client.status, folded=True), "full": client.status}
+    for form, ask in forms.items():
         took_ms = []
         for _ in range(5):
             time.sleep(APART_S)

@@ -46,7 +46,7 @@ POLL_S = 1.0
 PROBE_S = 0.005
 
 
-class Watch(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class Watch(selectors.DefaultSelector):
     """A selector that notes how long the loop was away since it asked last, and the processor time of that."""
 
     def __init__(self) -> None:

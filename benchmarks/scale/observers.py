@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scale.cluster import SMALLEST, fill, site_lines, stand_ins
+from benchmarks import site_lines
+from benchmarks.scale.cluster import SMALLEST, fill, stand_ins
 from benchmarks.scale.many_drivers import Drivers, Probe, ProcessWatch
 from bftd.daemon.sandbox_site import SandboxSite
 from slurm_plugin.sandbox.ports import reserved_ports

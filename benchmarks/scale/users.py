@@ -177,12 +177,12 @@ async def idle(user: User) -> None:
 async def drops(user: User) -> None:
     """Heads and bodies that come a letter at a time."""
 
-    async def one(_: Line, number: int) -> None:
+    async def one(line: Line, number: int) -> None:
         head = b"GET /v1/status HTTP/1.1\r\nHost: b\r\nX: " + b"x" * 10_000
         if number % 2:
             head = b"POST /v1/trainers HTTP/1.1\r\nHost: b\r\nContent-Length: 1000000\r\n\r\n" + b"[" * 10_000
         with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_unix_connection(user.path)
+            writer = (await asyncio.open_unix_connection(user.path))[1]
             for index in range(len(head)):
                 writer.write(head[index : index + 1] if index > 60 else head[:60] if index == 0 else b"")
                 await writer.drain()
@@ -203,7 +203,7 @@ async def scraping(user: User) -> None:
             await user.ask(line, "GET", "/v1/status" + ("?nodes=folded" if number % 4 == 1 else ""))
             return
         with contextlib.suppress(OSError):
-            _, writer = await asyncio.open_unix_connection(user.path)
+            writer = (await asyncio.open_unix_connection(user.path))[1]
             writer.write(b"GET /v1/status HTTP/1.1\r\nHost: b\r\n\r\n")
             await asyncio.sleep(2.0)
             writer.close()

@@ -96,10 +96,10 @@ def _real_peak(port: int, path: str, batch: int, parallel: Parallel, steps: int)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     env |= {"WORLD_SIZE": str(parallel.gpus), "HF_HUB_OFFLINE": "1", "KINETO_LOG_LEVEL": "5"}
     env["CUDA_VISIBLE_DEVICES"] = ""
-    ranks = []
+    ranks: list[subprocess.Popen[str]] = []
     try:
-        for rank in range(parallel.gpus):
-            of_rank = env | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for number in range(parallel.gpus):
+            of_rank = env | {"RANK": str(number), "LOCAL_RANK": str(number)}
             pipe = subprocess.PIPE
             ranks.append(subprocess.Popen(words, env=of_rank, stdout=pipe, stderr=subprocess.STDOUT, text=True))
         ends_s = time.monotonic() + _LIMIT_S
@@ -223,7 +223,7 @@ def show(found: dict[str, Any], rows: Sequence[Row], least_worst: float) -> None
 
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.memory", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.memory", description=__doc__.splitlines()[0])
     parser.add_argument("--models", action="store_true", help="60 real models instead")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases by name, or by the file that they stand in")
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")

@@ -38,7 +38,7 @@ def function_of(step: str) -> Callable[..., Callable[[], Any]]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return getattr(module, name)  # type: ignore[no-any-return]
+    return getattr(module, name)
 
 
 def measured(
@@ -55,7 +55,7 @@ def measured(
         with torch.profiler.record_function(_STEPS):
             for _ in range(steps):
                 step()
-    tree = profile.profiler.kineto_results.experimental_event_tree()  # type: ignore[union-attr]
+    tree = profile.profiler.kineto_results.experimental_event_tree()
     return {"peak_bytes": peak_of(tree), "device": "cpu"}
 
 
@@ -99,7 +99,7 @@ def settle() -> None:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Runs and prints."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/sizing/real_step.py", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python benchmarks/sizing/real_step.py", description=__doc__.splitlines()[0])
     parser.add_argument("step")
     parser.add_argument("--batch", type=int, required=True)
     parser.add_argument("--steps", type=int, default=3)

@@ -242,7 +242,7 @@ def measure(data: Path) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Prints."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.step_times", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.step_times", description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=DATA, metavar="DIR", help="where Alpa's search logs are")
     parser.add_argument("--dispatch", action="store_true", help="also measure how quickly operators are started here")
     parser.add_argument("--json", action="store_true", help="print only the JSON")

@@ -131,12 +131,16 @@ def measure(family: str, sizes: str, count: int, draws: int, seed: int) -> Case:
         greedies.append(throughput.mean(tune.greedy(jobs, servers), jobs, servers))
         least.append(throughput.least(packing, jobs, servers))
     shares = [got / most for got, most in zip(priced_means, opts, strict=True)]
+    opt, priced_mean, greedy, share = map(statistics.fmean, (opts, priced_means, greedies, shares))
     return Case(
         family,
         sizes,
         count,
         draws,
-        *(statistics.fmean(each) for each in (opts, priced_means, greedies, shares)),
+        opt,
+        priced_mean,
+        greedy,
+        share,
         min(shares),
         min(least),
         statistics.median(taken_ms),

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.markdown import brief_percent, table
 from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file, search
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.matrix import Matrices, Matrix
 
 MATRICES = Path(__file__).parents[3] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 BOUNDS = {"same_demand": 0.95, "points_most": 6}
@@ -120,7 +120,7 @@ def of_form(form: Callable[[float, float], float], count: int) -> dict[str, Any]
     return summary([of_curve({cpus: form(cpus, knee) for cpus in WHOLE}) for knee in knees])
 
 
-def run(matrices: matrices_file.Matrices, seeds: int) -> dict[str, Any]:
+def run(matrices: Matrices, seeds: int) -> dict[str, Any]:
     """All parts; `seeds` are for the noise of each curve, and as many curves are generated of each form."""
     kinds: dict[str, Callable[[Matrix], Curve]] = {"recorded": recorded, "every_cpu": every_cpu}
     curves = {kind: {name: make(each.matrix) for name, each in matrices.items()} for kind, make in kinds.items()}

@@ -14,22 +14,22 @@ PROBLEMS = {"rooms": "earmarks"}
 KEYS: Mapping[tuple[str, str], str] = {("pool", "make_room"): "earmark"}
 
 
-def status(told: Mapping[str, Any]) -> dict[str, Any]:
+def status(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a status, or what the ledger keeps of it, with the fields of both names."""
-    both = _both(told, _STATUS)
+    both = _both(fields, _STATUS)
     usages = {name: _both(both[name], _USAGE) for name in ("earmark_usage", "room_usage") if name in both}
     return both | usages
 
 
-def node(told: Mapping[str, Any]) -> dict[str, Any]:
+def node(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return a node's details with the fields of both names."""
-    return _both(told, _NODE)
+    return _both(fields, _NODE)
 
 
-def _both(told: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+def _both(fields: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
     """Return an object in which each field has both of its names; the new one counts if they differ."""
     return {
-        **told,
-        **{new: told[old] for new, old in names.items() if old in told and new not in told},
-        **{old: told[new] for new, old in names.items() if new in told},
+        **fields,
+        **{new: fields[old] for new, old in names.items() if old in fields and new not in fields},
+        **{old: fields[new] for new, old in names.items() if new in fields},
     }

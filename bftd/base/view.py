@@ -13,7 +13,7 @@ from bftd.base import format
 
 # The order in which node states are drawn and counted.
 NODE_STATES = ("regular", "planned", "leased", "idle", "away")
-_AS_TOLD = ("id", "name", "user", "account", "backend", "resizes", "suspends", "reason", "on")
+_AS_SENT = ("id", "name", "user", "account", "backend", "resizes", "suspends", "reason", "on")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def trainer_line(trainer: Mapping[str, Any], now_s: float) -> TrainerLine:
     low, high, step, steps = (trainer.get(name) for name in ("nodes_min", "nodes_max", "step", "total_steps"))
     rate, end_s = trainer.get("samples_per_s"), trainer.get("finished_s" if done else "expected_end_s")
     return TrainerLine(
-        **{name: format.UNKNOWN if (told := trainer.get(name)) in (None, "") else str(told) for name in _AS_TOLD},
+        **{name: format.UNKNOWN if (value := trainer.get(name)) in (None, "") else str(value) for name in _AS_SENT},
         state=state if not done else "lost" if code is None else f"{state} ({code})",
         nodes=format.UNKNOWN if done else str(working) if working == leased else f"{working}->{leased}",
         range=format.UNKNOWN if low is None else f"{low}-{high}",
@@ -104,9 +104,9 @@ def warnings(status: Mapping[str, Any]) -> Iterator[str]:
             yield item["text"]
     if silent := status.get("silent"):
         yield f"no word from the driver of {', '.join(silent)}"
-    for name, told in status.get("tuned", {}).items():
-        if told["value"] != told["file"]:
-            yield f"bft tune has set {name} = {told['value']}; the configuration has {told['file']}"
+    for name, setting in status.get("tuned", {}).items():
+        if setting["value"] != setting["file"]:
+            yield f"bft tune has set {name} = {setting['value']}; the configuration has {setting['file']}"
     if status.get("ledger", {}).get("full"):
         since = format.minute(status["ledger"]["oldest_event_s"])
         yield f"the ledger has reached [ledger] max_bytes: it has events from {since} on"

@@ -8,9 +8,6 @@ import click
 
 config = click.option("--config", "config_path", metavar="FILE", help="Configuration that names the daemon.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-trace_timeout = click.option(
-    "--timeout", "timeout_s", type=float, default=120.0, metavar="S", help="For a trace; default 120 s."
-)
 
 
 def above_zero(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:

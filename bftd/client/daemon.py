@@ -67,7 +67,7 @@ class Client:
         """Return one trainer with its curve and resize costs; BftError if only the ledger remembers it."""
         found = self.explain(id_, limit=1).trainer
         if found is None:
-            raise BftError(f"trainer {id_} has ended some time ago: explain({id_!r}) has what the ledger knows of it")
+            raise BftError(f"trainer {id_} ended some time ago: explain({id_!r}) has its last decisions")
         return found
 
     def explain(self, id_: str, limit: int = 50) -> Explanation:
@@ -80,13 +80,14 @@ class Client:
 
     def history(self, since: When | None = None, until: When | None = None, step_s: float | None = None) -> History:
         """Return nodes and trainers over time, averaged over `step_s`; omitted arguments take the daemon's defaults."""
-        asked = {"since": _seconds(since), "until": _seconds(until), "step": step_s}
-        return read(History, self._get("/v1/history" + _query(asked)))
+        parameters = {"since": _seconds(since), "until": _seconds(until), "step": step_s}
+        return read(History, self._get("/v1/history" + _query(parameters)))
 
     def usage(self, since: When | None = None, until: When | None = None, by: str | Sequence[str] = "user") -> Usage:
         """Return node-seconds by user, account or both: all for administrators, else the caller's own."""
-        asked = {"since": _seconds(since), "until": _seconds(until), "by": by if isinstance(by, str) else ",".join(by)}
-        return read(Usage, self._get("/v1/usage" + _query(asked)))
+        by = by if isinstance(by, str) else ",".join(by)
+        parameters = {"since": _seconds(since), "until": _seconds(until), "by": by}
+        return read(Usage, self._get("/v1/usage" + _query(parameters)))
 
     def events(self, after: int = 0, limit: int = 1000) -> Rows[Event]:
         """Return the ledger's events after rowid `after`, oldest first: all, or those of the caller's own trainers."""
@@ -100,7 +101,7 @@ class Client:
 
         For administrators only.
         """
-        reply = self._daemon.pause(_what(nodes, user, account), why, release)
+        reply = self._daemon.pause(_scope(nodes, user, account), why, release)
         return _pauses(reply)
 
     def resume(
@@ -110,7 +111,7 @@ class Client:
 
         For administrators only.
         """
-        return _pauses(self._daemon.resume({"all": True} if everything else _what(nodes, user, account)))
+        return _pauses(self._daemon.resume({"all": True} if everything else _scope(nodes, user, account)))
 
     def tune(self, **changes: Any) -> Mapping[str, Any]:
         """Change tunable keys, such as t_fwd_s=300.0; returns all tunable keys with their values.
@@ -172,7 +173,7 @@ def _pauses(reply: Mapping[str, Any]) -> Rows[Pause]:
     return Rows(read(Pause, item) for item in reply.get("pauses") or ())
 
 
-def _what(nodes: Sequence[str], user: str, account: str) -> dict[str, Any]:
+def _scope(nodes: Sequence[str], user: str, account: str) -> dict[str, Any]:
     """Return the scope of a pause in the form that the API expects; {} is everything."""
     if isinstance(nodes, str):
         raise UsageError(f"nodes must be a list of names, not {nodes!r}")
@@ -187,8 +188,8 @@ def _seconds(when: When | None) -> float | None:
     return when.timestamp() if isinstance(when, datetime) else when
 
 
-def _query(asked: Mapping[str, Any]) -> str:
-    given = {name: value for name, value in asked.items() if value is not None}
+def _query(parameters: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in parameters.items() if value is not None}
     return f"?{urlencode(given)}" if given else ""
 
 

@@ -417,11 +417,11 @@ class Event(Shown):
     def cells(self) -> Mapping[str, Any]:
         """Return the fields as a row of a table."""
         data = self.data if isinstance(self.data, Mapping) else {}
-        what = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
+        summary = data.get("text") or " ".join(f"{name}={value}" for name, value in data.items())
         return {
             "time": moment(self.at_s),
             "kind": self.kind,
             "trainer": self.trainer,
             "node": self.node,
-            "what": str(what),
+            "what": str(summary),
         }

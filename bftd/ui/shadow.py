@@ -50,7 +50,7 @@ def _harvest(status: Mapping[str, Any]) -> Drawn:
 
 def _waiting(status: Mapping[str, Any]) -> list[Words]:
     """Return a line for each real driver that has registered."""
-    lines = [f"{who['name']} {who['id']} of {who['user']} waits: {who['text']}" for who in status["shadow"]["waiting"]]
+    lines = [f"{job['name']} {job['id']} of {job['user']} waits: {job['text']}" for job in status["shadow"]["waiting"]]
     return [Words(line, "yellow") for line in lines]
 
 

@@ -67,9 +67,9 @@ def _headline(status: Mapping[str, Any]) -> Words:
 def _shares(status: Mapping[str, Any]) -> str:
     """Describe the shares of the pool's node-seconds that trained and were held, and the overheads of held nodes."""
     pool_s = status["pool_node_seconds"]
-    training, held = (status[f"{what}_node_seconds"] / pool_s for what in ("training", "used"))
-    parts = {what: status.get(f"{what}_node_seconds", 0.0) / pool_s for what in ("starting", "resizing")}
-    rest = ", ".join(f"{what} {part:.0%}" for what, part in parts.items() if part >= _LEAST_SHARE)
+    training, held = (status[f"{kind}_node_seconds"] / pool_s for kind in ("training", "used"))
+    parts = {kind: status.get(f"{kind}_node_seconds", 0.0) / pool_s for kind in ("starting", "resizing")}
+    rest = ", ".join(f"{kind} {part:.0%}" for kind, part in parts.items() if part >= _LEAST_SHARE)
     return f"training {training:.0%}, held {held:.0%}{f' ({rest})' if rest else ''} of {pool_s:.0f} node-seconds"
 
 

@@ -20,7 +20,7 @@ from click.shell_completion import get_completion_class
 
 from bftd import __version__
 from bftd.cli.main import bft
-from bftd.config import configuration
+from bftd.config import configuration, keys
 from bftd.daemon import process
 
 _WIDTH = 78
@@ -188,9 +188,9 @@ def bftd_page() -> Page:
     page.items(
         [
             (str(configuration.DEFAULT_PATH), "The configuration: bftd.toml(5)."),
-            (configuration.Config().api.socket, "The socket of drivers and commands on this host."),
+            (keys.Config().api.socket, "The socket of drivers and commands on this host."),
             (
-                configuration.Config().ledger.path,
+                keys.Config().ledger.path,
                 "The ledger: decisions and progress of a month, and every node-second.",
             ),
         ]
@@ -211,7 +211,7 @@ def toml_page() -> Page:
         "reload bftd` makes the daemon read it again: changes of [api], [ledger] and [slurm] need a restart."
     )
     section = ""
-    for key in configuration.reference():
+    for key in keys.reference():
         if key.section != section:
             section = key.section
             page.heading(f"[{section}]")
@@ -236,7 +236,7 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"bft.1": bft_page(), "bftd.8": bftd_page(), "bftd.toml.5": toml_page(), "bft-driver.1": ".so man1/bft.1\n"}
     scripts = {f"bft.{shell}": completion(shell) for shell in _SHELLS}
-    (folder / "bftd.toml").write_text(configuration.to_toml(configuration.Config()))
+    (folder / "bftd.toml").write_text(configuration.to_toml(keys.Config()))
     for kind, texts in (("man", pages), ("completion", scripts)):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

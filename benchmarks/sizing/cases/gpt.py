@@ -110,14 +110,14 @@ def train(
     **how: object,
 ) -> Step:
     """A step of a GPT; `how` is what `step_of` takes."""
-    model: nn.Module = GPT(sizes, dropout, attention == "formula", recompute)
+    gpt = GPT(sizes, dropout, attention == "formula", recompute)
     if tied:
-        model.head.weight = model.words.weight  # type: ignore[union-attr, assignment]
-    model = model.to(DEVICE, dtype)
+        gpt.head.weight = gpt.words.weight
+    model: nn.Module = gpt.to(DEVICE, dtype)
     if spread is not None:
         model = spread(model)
     texts = tokens(batch, sizes.seq, sizes.vocab), tokens(batch, sizes.seq, sizes.vocab)
-    return step_of(model, texts, next_word, **how)  # type: ignore[arg-type]
+    return step_of(model, texts, next_word, **how)
 
 
 SMALL = Sizes()

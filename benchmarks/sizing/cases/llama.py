@@ -116,7 +116,7 @@ def train(
     if spread is not None:
         model = spread(model)
     texts = tokens(batch, sizes.seq, sizes.vocab), tokens(batch, sizes.seq, sizes.vocab)
-    return step_of(model, texts, next_word, **how)  # type: ignore[arg-type]
+    return step_of(model, texts, next_word, **how)
 
 
 SMALL = Sizes()

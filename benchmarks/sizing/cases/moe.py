@@ -47,7 +47,7 @@ def train(batch: int, sizes: gpt.Sizes, *, dropout: float = 0.0, recompute: bool
         block.up, block.down = Experts(sizes.hidden), nn.Identity()
     model = model.to(DEVICE)
     texts = tokens(batch, sizes.seq, sizes.vocab), tokens(batch, sizes.seq, sizes.vocab)
-    return step_of(model, texts, gpt.next_word, **how)  # type: ignore[arg-type]
+    return step_of(model, texts, gpt.next_word, **how)
 
 
 SMALL = gpt.Sizes(hidden=192, heads=6, layers=4, seq=128, vocab=4096)

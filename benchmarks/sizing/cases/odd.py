@@ -147,7 +147,7 @@ class _Lstm(nn.Module):
         """Words by their chances."""
         read: Any = self.words(words)
         if self.lengths is None:
-            return self.head(self.layers(read)[0])  # type: ignore[no-any-return]
+            return self.head(self.layers(read)[0])
         read = pack_padded_sequence(read, self.lengths, batch_first=True)
         out: Tensor = self.head(pad_packed_sequence(self.layers(read)[0], batch_first=True)[0])
         return out

@@ -111,6 +111,7 @@ def in_shards(fsdp: int, layers: str = "blocks", **how: Any) -> Spread:
         mesh = mesh_of(fsdp)
         for layer in model.get_submodule(layers).children():
             fully_shard(layer, mesh=mesh, **how)
-        return fully_shard(model, mesh=mesh, **how)
+        fully_shard(model, mesh=mesh, **how)
+        return model
 
     return cut if fsdp > 1 else None

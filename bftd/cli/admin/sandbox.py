@@ -163,5 +163,5 @@ def _only_root(root: Path | None) -> Path:
     if not running:
         raise UsageError("no private cluster runs: start one with bft sandbox up")
     if len(running) > 1:
-        raise UsageError(f"several run: choose one with --root: {', '.join(map(str, running))}")
+        raise UsageError(f"several private clusters run: choose one with --root: {', '.join(map(str, running))}")
     return running[0]

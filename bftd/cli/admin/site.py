@@ -27,7 +27,7 @@ _FILES = ("slurm.conf", "plugstack.conf", "job_submit.lua", "bftd.toml")
 
 @click.group()
 def site() -> None:
-    """Hold a site's Slurm against what bftd needs."""
+    """Compare a site's Slurm settings with what bftd needs."""
 
 
 @site.command("check")

@@ -45,10 +45,10 @@ def pause(
     What is lent stays where it is, unless --release asks it back. It survives a restart of the daemon and acts at once,
     also while Slurm does not answer.
     """
-    what = _what(nodes, user, account)
+    selection = _selection(nodes, user, account)
     if not why.strip():
         raise UsageError("--why is empty: say it to those who will wait")
-    reply = _asked(lambda: client.find(config_path).pause(what, why, release))
+    reply = _answer(lambda: client.find(config_path).pause(selection, why, release))
     if as_json:
         common.echo_json(reply)
         return
@@ -70,17 +70,17 @@ def unpause(
 
     Without options it lifts the pause of everything; those of nodes, users and accounts stay, and --all lifts them too.
     """
-    what = _what(nodes, user, account)
-    if every and what:
+    selection = _selection(nodes, user, account)
+    if every and selection:
         raise UsageError("--all excludes --nodes, --user and --account: leave one out")
-    reply = _asked(lambda: client.find(config_path).resume({"all": True} if every else what))
+    reply = _answer(lambda: client.find(config_path).resume({"all": True} if every else selection))
     if as_json:
         common.echo_json(reply)
         return
     common.echo([reply["text"], *(f"still in force: {item['text']}" for item in reply["pauses"])])
 
 
-def _what(nodes: str | None, user: str | None, account: str | None) -> dict[str, Any]:
+def _selection(nodes: str | None, user: str | None, account: str | None) -> dict[str, Any]:
     """Return the selection in the form that the API expects, {} for everything; raises UsageError."""
     given = {
         name: value for name, value in (("nodes", nodes), ("user", user), ("account", account)) if value is not None
@@ -102,7 +102,7 @@ def _expanded(nodes: str) -> list[str]:
         raise UsageError(f"--nodes: {error}; write n[1-4,7]") from None
 
 
-def _asked(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _answer(ask: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the daemon's answer; raise UsageError if it refuses the request as malformed (400)."""
     try:
         return ask()

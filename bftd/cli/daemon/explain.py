@@ -19,7 +19,7 @@ _WORDS_WIDTH = 16
 @click.command()
 @click.argument("name", metavar="JOB|NODE")
 @click.option("--limit", type=click.IntRange(min=1, max=10_000), default=50, show_default=True, help="Most sentences.")
-@click.option("--node", "as_node", is_flag=True, help="It is a node, also where a trainer is called so too.")
+@click.option("--node", "as_node", is_flag=True, help="It is a node, also if a trainer has that name.")
 @click.option("--trainer", "as_trainer", is_flag=True, help="It is a trainer, and no node.")
 @options.config
 @options.as_json
@@ -29,7 +29,7 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
         raise UsageError("--node and --trainer exclude each other: leave one out")
     if not name.strip():
         raise UsageError("name a trainer or a node: `bft trainers` and `bft status` list them")
-    reply = _asked(client.find(config_path), name, limit, as_node, as_trainer)
+    reply = _explanation(client.find(config_path), name, limit, as_node, as_trainer)
     if as_json:
         common.echo_json(reply)
     elif "node" in reply:
@@ -37,10 +37,10 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
     else:
         common.echo(_trainer(reply))
         if reply.get("is_node") and not as_trainer:
-            click.echo(f"bft: {name} is a node too: bft explain --node {name} tells of it", err=True)
+            click.echo(f"bft: {name} is a node too: bft explain --node {name} explains it", err=True)
 
 
-def _asked(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
+def _explanation(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
     """Return the daemon's explanation of the trainer of that name, or else of the node."""
     if as_trainer:
         return daemon.explain(name, limit)
@@ -68,8 +68,8 @@ def _asked(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_tr
 def _trainer(reply: Mapping[str, Any]) -> Iterator[str]:
     yield from _decisions(reply["decisions"])
     trainer = reply["trainer"] or {}
-    for what in ("curve", "resize_costs"):
-        text = (trainer.get(what) or {}).get("text")  # an older daemon sends none
+    for field in ("curve", "resize_costs"):
+        text = (trainer.get(field) or {}).get("text")  # an older daemon sends none
         if text and trainer["state"] != "finished":
             yield f"{trainer['name']}: {text}"
 
@@ -113,7 +113,7 @@ def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]
         yield f"earmarked for {job} since {moment(node['earmark']['since_s'])}"
     yield from (text for text in node["paused"] if text not in node["why"])
     if node["quarantined_until_s"] is not None:
-        yield f"left alone until {moment(node['quarantined_until_s'])}: workers crashed there"
+        yield f"in quarantine until {moment(node['quarantined_until_s'])}: workers crashed there"
     elif node["failures"]:
         yield f"workers crashed there lately, in {counted(node['failures'], 'pilot')}"
     if node["left_out_until_s"] is not None:

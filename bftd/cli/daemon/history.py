@@ -54,7 +54,7 @@ def history(
     until_s = now_s if until_s is None else until_s
     since_s = min(until_s, now_s) - _DAY_S if since_s is None else since_s
     if since_s >= until_s:
-        raise UsageError("--since must be earlier than --until, which is now where it is not given")
+        raise UsageError("--since must be earlier than --until, which is now by default")
     if as_events and step_s is not None:
         raise UsageError("--events has no --step: leave one of them out")
     daemon = client.find(config_path)
@@ -69,14 +69,14 @@ def history(
     if step_s is None:
         step_s = _HOUR_S
         since_s = times.moment("midnight", since_s) if by_day else since_s
-    reply = _asked(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
+    reply = _answer(daemon, since_s, until_s, step_s, with_trainers=as_json and not by_day)
     if as_json:
         common.echo_json(reply)
         return
     common.echo(_table(reply, by_day))
 
 
-def _asked(
+def _answer(
     daemon: client.ApiClient, since_s: float, until_s: float, step_s: float, *, with_trainers: bool
 ) -> dict[str, Any]:
     try:
@@ -152,7 +152,7 @@ def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"{window['u']:.2f} in the last {period(window['window_s'])}" for window in windows if window["u"] is not None
     ]
     if known:
-        yield f"U, of what as many dedicated nodes would make: {', '.join(known)}"
+        yield f"U, the share of what as many dedicated nodes would make: {', '.join(known)}"
 
 
 def _events(daemon: client.ApiClient, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:

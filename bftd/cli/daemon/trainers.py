@@ -48,14 +48,14 @@ def trainers(
 ) -> None:
     """Show the trainers: who trains what on how many nodes, how fast, until when, and why no more.
 
-    Named ones, and with --all every one, also where they ended long ago.
+    A trainer that is named is shown also if it ended long ago; --all shows every one.
     """
     if me and users is not None:
         raise UsageError("--me and --user exclude each other: leave one out")
     wanted = None if users is None else {user.strip() for user in users.split(",")}
     daemon = client.find(config_path)
     every = every or bool(ids) or "finished" in states
-    reply = asked(daemon, every)
+    reply = _answer(daemon, every)
     found = reply["trainers"]
     if not every:
         found = [trainer for trainer in found if trainer["state"] != "finished"]
@@ -76,10 +76,10 @@ def trainers(
         return
     click.echo("\n".join(common.table(*_table(found, time.time()))))
     if reply["more"] and not ids:
-        click.echo("bft: the ledger has more that ended: name those you look for", err=True)
+        click.echo("bft: the ledger has more trainers that ended: name those that you look for", err=True)
 
 
-def asked(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
+def _answer(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
     """Return the trainers; from an older daemon without this endpoint those of its status, without reasons."""
     try:
         reply = daemon.trainers(every)
@@ -88,7 +88,7 @@ def asked(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
             raise
         reply = {"trainers": daemon.status(folded=True)["trainers"], "more": False}
         if every:
-            click.echo("bft: this daemon is older than bft and does not tell of trainers that ended", err=True)
+            click.echo("bft: this daemon is older than bft and does not list trainers that ended", err=True)
     return reply
 
 

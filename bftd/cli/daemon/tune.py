@@ -66,8 +66,8 @@ def _hours(ctx: click.Context, param: click.Parameter, value: str) -> float:
 @click.command()
 @_tunable_options
 @click.option("--reset", is_flag=True, help="Go back to the configuration's values, of each KEY or of all.")
-@click.option("--dry-run", is_flag=True, help="Only tell what it would have brought; change nothing.")
-@click.option("--effect/--no-effect", default=None, help="Tell it first or not [on a terminal: tell it].")
+@click.option("--dry-run", is_flag=True, help="Only show the effect; change nothing.")
+@click.option("--effect/--no-effect", default=None, help="Show the effect first, or not [on a terminal: show it].")
 @click.option("--over", "hours", default="24h", show_default=True, callback=_hours, help="How much of the past counts.")
 @click.argument("names", metavar="[KEY]...", nargs=-1)
 @options.config
@@ -84,10 +84,10 @@ def tune(
 ) -> None:
     """Change the running daemon's settings; they act at once and survive its restart.
 
-    They hide what the configuration says, until --reset. `bft status` shows which do.
+    They hide the configuration's values until --reset. `bft status` shows which do.
 
-    First it tells what they would have brought, by replaying the last day with the present settings and with these, on
-    this host. That is advice: where it cannot be told, they are changed all the same.
+    First it shows their effect, by replaying the last day with the present settings and with these, on this host. That
+    is advice: if there is none, they are changed all the same.
     """
     given = {
         key.name: key.checked(changes[key.name], _option(key))
@@ -95,36 +95,36 @@ def tune(
         if changes[key.name] is not None
     }
     if (reset and given) or (names and not reset):
-        raise UsageError("a KEY stands behind --reset, and --reset changes nothing else")
+        raise UsageError("--reset takes KEYs and no other setting, and only --reset takes KEYs")
     if not given and not reset:
         *first, last = map(_option, keys.tunable())
         raise UsageError(f"give at least one of {', '.join(first)} and {last}")
     if dry_run and effect is False:
-        raise UsageError("--dry-run tells the effect and does nothing else: leave --no-effect out")
-    asked = [_named(name) for name in names]
+        raise UsageError("--dry-run shows the effect and does nothing else: leave --no-effect out")
+    chosen = [_named(name) for name in names]
     daemon = client.find(config_path)
-    what = _what(given, asked, reset)
+    change = _as_typed(given, chosen, reset)
     found = None
     if dry_run or (sys.stderr.isatty() if effect is None else effect):
         try:
-            found = _estimate(daemon, given, asked, hours, failing=dry_run)
+            found = _estimate(daemon, given, chosen, hours, failing=dry_run)
         except KeyboardInterrupt:
             click.echo("bft: interrupted: nothing is changed; --no-effect does not wait for the effect", err=True)
             click.get_current_context().exit(130)
-        for line in [] if as_json else (found.text(what), *(f"note: {note}" for note in found.notes)):
+        for line in [] if as_json else (found.text(change), *(f"note: {note}" for note in found.notes)):
             click.echo(printable(line), err=not dry_run)
     if dry_run:
         if as_json:
             common.echo_json({"effect": found and found.to_json()})
         return
-    settings = daemon.reset(*asked) if reset else daemon.tune(**given)
+    settings = daemon.reset(*chosen) if reset else daemon.tune(**given)
     if as_json:
         common.echo_json(settings | {"effect": found and found.to_json()})
     else:
         click.echo("  ".join(f"{name}={value}" for name, value in settings.items()))
 
 
-def _what(given: Mapping[str, Any], names: list[str], reset: bool) -> str:
+def _as_typed(given: Mapping[str, Any], names: list[str], reset: bool) -> str:
     """Return the requested change as it would be typed."""
     if reset:
         return " ".join(["--reset", *names])
@@ -150,12 +150,12 @@ def _estimate(
         old = isinstance(error, ApiError) and error.status == _UNKNOWN
         if failing and not old:
             raise
-        return Effect(hours, why_not="the daemon is of a bftd that cannot tell its past" if old else str(error))
+        return Effect(hours, why_not="the daemon is older than bft and keeps no past" if old else str(error))
     if answer["format"] != _FORMAT:
-        return Effect(hours, why_not="the daemon is of another bftd: use the bft of its version")
+        return Effect(hours, why_not="the daemon is of another version: use the bft of that version")
     settings = answer["settings"] | (given or _of_file(daemon, names))
     if settings == answer["settings"]:
-        return Effect(hours, why_not="these are the settings that hold already")
+        return Effect(hours, why_not="the daemon has these settings already")
     try:
         with progress_bar("replay") as progress:
             return compared(answer, settings, hours, progress=progress)

@@ -39,7 +39,7 @@ def usage(
     since_s = times.moment("today", now_s) if since_s is None else since_s
     until_s = now_s if until_s is None else until_s
     if since_s >= until_s:
-        raise UsageError("--since must be earlier than --until, which is now where it is not given")
+        raise UsageError("--since must be earlier than --until, which is now by default")
     by = [name for name, wanted in (("user", by_user), ("account", by_account)) if wanted] or ["user"]
     reply = client.find(config_path).usage(since_s, until_s, by)
     if as_json:

@@ -51,10 +51,10 @@ def auto(value: str) -> None:
 
 def fit_words(value: str) -> list[str]:
     """Return the `bft size fit` command line that a value of --auto-gpus stands for; raises UsageError."""
-    what, *rest = value.split(",")
-    is_step = _STEP.fullmatch(what) is not None
+    first, *rest = value.split(",")
+    is_step = _STEP.fullmatch(first) is not None
     known = (*_OPTIONS, *(_OF_A_STEP if is_step else ()))
-    sizes, options = [what], {}
+    sizes, options = [first], {}
     for word in rest:
         key, equals, text = word.partition("=")
         if equals and key in known:
@@ -63,11 +63,11 @@ def fit_words(value: str) -> list[str]:
             raise UsageError(f"{word!r} is no option of --auto-gpus; known: {', '.join(f'{name}=' for name in known)}")
         else:
             sizes.append(word)
-    if not what or (".py" in what and not is_step):
-        raise UsageError(f"{what!r} names no step and no model, {_EXAMPLE}")
+    if not first or (".py" in first and not is_step):
+        raise UsageError(f"{first!r} names no step and no model, {_EXAMPLE}")
     if "global-batch" not in options:
         raise UsageError(f"say how many samples make a step on all GPUs together, {_EXAMPLE}")
-    model = [what] if is_step else ["--config", ",".join(sizes)]
+    model = [first] if is_step else ["--config", ",".join(sizes)]
     return [*model, *(f"--{key}={text}" for key, text in options.items()), "--no-start", "--json"]
 
 

@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
-from bftd.cli.size.shared.amounts import amount
+from bftd.cli.size.shared import size_options
 from sizing.model.graph import GRAPH_BATCH
 
 if TYPE_CHECKING:
     from sizing.cells.cell import Cell
     from sizing.model.graph import Graph
 
-_TIMEOUT_S = 180.0
 _MOST_GPUS = 2**16
 
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--gpus", type=int, required=True, metavar="N", help="GPUs of a cell: 1, 2, 4, 8, ...")
 @click.option("--types", default="", metavar="TYPE[,TYPE...]", help="GPU types: a100,v100; default: any.")
-@click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")
+@size_options.stages
 @click.option("--batch", type=int, metavar="B", help=f"Samples that FLOPs and bytes are for; default {GRAPH_BATCH}.")
 @click.option("--tp", type=int, default=1, metavar="T", help="Count one rank's part of T tensor-parallel ones.")
 @click.option("--python", default="", metavar="P", help="The Python to read the model with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="To read it; default 180 s.")
+@size_options.timeout(180.0, "To read it; default 180 s.")
 @options.as_json
 def cells(
     model: str | None,
@@ -51,11 +51,7 @@ def cells(
     """
     from sizing.cells import stages
 
-    stages.refuse_gpus(gpus)
-    if gpus > _MOST_GPUS:
-        raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    refuse_gpus(gpus)
     if batch is not None:
         _refuse_batch(batch)
     named = _types(types)
@@ -66,6 +62,15 @@ def cells(
         common.echo_json(_to_json(graph, named, found))
     else:
         common.echo(_shown(graph, named, found))
+
+
+def refuse_gpus(gpus: int) -> None:
+    """Raise UsageError for a number of GPUs that no cell has."""
+    from sizing.cells import stages
+
+    stages.refuse_gpus(gpus)
+    if gpus > _MOST_GPUS:
+        raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
 
 
 def _refuse_batch(batch: int) -> None:
@@ -119,9 +124,9 @@ def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, py
             raise UsageError("--tp counts a part of MODULE.py:make_model; a --config is cut as a whole")
         if text.strip().partition(":")[0] == wide_resnet.FAMILY:
             return chain(wide_resnet.parse(text), batch or GRAPH_BATCH)
-        asked = request.asked(None, text)
-        assert asked.model is not None
-        return chain(asked.model, batch or asked.micro_batch or GRAPH_BATCH)
+        named = request.asked(None, text)
+        assert named.model is not None
+        return chain(named.model, batch or named.micro_batch or GRAPH_BATCH)
     if model is None:
         raise UsageError("name a model (MODULE.py:make_model), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257")
     try:
@@ -209,7 +214,7 @@ def _shown(graph: Graph, named: dict[str, str], found: Sequence[Cell]) -> Iterat
                     _span(graph, stage.first, stage.last),
                     str(stage.gpus),
                     f"{100 * stage.flops / graph.flops:.1f} %",
-                    "" if at == len(cell.stages) - 1 else amount(stage.across_bytes),
+                    "" if at == len(cell.stages) - 1 else size(stage.across_bytes),
                     f"{stage.parameters:,}",
                 )
             )

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import counted, size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
-from bftd.cli.size.shared import allocation, inventory
-from bftd.cli.size.shared.amounts import amount
+from bftd.cli.size.shared import allocation, inventory, size_options
 
 if TYPE_CHECKING:
     from sizing.inventory.gpus import GpuType
@@ -34,20 +34,18 @@ _MINUTES = 30  # three times the duration of all steps on a slow GPU
 @click.option("--gpu", default="", metavar="TYPE", help="The site's name of the type; default: as its driver says.")
 @click.option("--into", metavar="FILE", help="Keep the correction in this file of GPUs: /etc/bftd/gpus.json.")
 @click.option("--python", default="", metavar="P", help="The Python to run steps with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=180.0, metavar="S", help="Of each step; default 180 s.")
+@size_options.timeout(180.0, "Of each step; default 180 s.")
 @options.as_json
 def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: float, as_json: bool) -> None:
-    """Hold what is told of steps against a GPU.
+    """Compare estimates of steps with a GPU, and keep the correction.
 
     Steps of kinds that GPUs run every day are traced, and run for some seconds on one GPU that nothing else uses. The
-    memory that they took stands beside the trace with its guard band, their time beside the assumed one. Some minutes
-    for each type of GPU; with --into what was found corrects the plans of all users.
+    memory that they took stands beside the trace with its guard band, their time beside the assumed one. This takes
+    some minutes for each type of GPU; with --into the result corrects the plans of all users.
     """
     from sizing.memory.peak import guarded_bytes
     from sizing.step_time import checking
 
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     own, file = inventory.own_types(), None if into is None else _file(into)
     options: list[str] = []
     if partition:
@@ -80,7 +78,9 @@ def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: fl
     failed = {name: why for name, why in failed.items() if name not in odd}
     rows = [checking.ComparedStep(name, traces[name], step, known) for name, step in steps.items() if name not in odd]
     if not rows or (len(rows) < _LEAST and not failed):
-        raise BftError(f"steps that this GPU can run: {len(rows)}, and a correction takes {_LEAST}: nothing was kept")
+        raise BftError(
+            f"this GPU can run {counted(len(rows), 'step')}, and a correction needs {_LEAST}: nothing was kept"
+        )
     corrected = checking.corrected(known, rows)
     if as_json:
         common.echo_json(_json(corrected, rows, {**failed, **apart}))
@@ -169,7 +169,9 @@ def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:
         raise UsageError(f"partition {partition} has GPUs of {', '.join(names)}: name one with --gpu")
     (pool, *_) = there
     if pool.mixed:
-        raise UsageError(f"a job may get {pool.mixed[0]} instead of {pool.gpu.name} in {partition}: go to a node of it")
+        raise UsageError(
+            f"a job may get {pool.mixed[0]} instead of {pool.gpu.name} in {partition}: run this on a node that has it"
+        )
     minutes = _MINUTES if pool.max_time_s is None else min(_MINUTES, int(pool.max_time_s // 60))
     gres = f"gpu:{pool.gres_type}:1" if pool.gres_type else "gpu:1"
     return names[0], [f"--gres={gres}", f"--cpus-per-task={_CPUS}", f"--mem={_MEMORY}", f"--time={max(1, minutes)}"]
@@ -192,7 +194,7 @@ def _on_partition(
             else:
                 yield name, gpu_step(result)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise BftError(f"the job answered what no step is ({error}): is the same bft on the nodes?") from None
+        raise BftError(f"the job's answer is no step ({error}): is the same bft on the nodes?") from None
 
 
 def _json(gpu: GpuType, rows: Sequence[ComparedStep], failed: Mapping[str, str]) -> dict[str, Any]:
@@ -232,8 +234,8 @@ def _lines(gpu: GpuType, rows: Sequence[ComparedStep]) -> Iterator[str]:
         memory = (row.trace.peak_bytes, real.allocated_bytes, real.reserved_bytes, real.in_use_bytes)
         expected_text = f"{expected.value:.3g} s ({expected.low:.2g}-{expected.high:.2g})"
         shown = (
-            *map(amount, memory),
-            amount(guarded_bytes(row.trace.peak_bytes)),
+            *map(size, memory),
+            size(guarded_bytes(row.trace.peak_bytes)),
             "yes" if real.within_guard else "no",
         )
         times = (f"{real.step_s.value:.3g} s", expected_text, f"{row.ratio:.2f}", row.kind)
@@ -241,9 +243,9 @@ def _lines(gpu: GpuType, rows: Sequence[ComparedStep]) -> Iterator[str]:
     yield f"{gpu.name}: {rows[0].real.device}, torch {rows[0].real.torch}"
     yield from common.table(columns, cells)
     enough = sum(row.real.within_guard for row in rows)
-    yield f"memory: the guard band was enough for {enough} of {len(rows)}; {amount(gpu.memory_bytes)} can be counted on"
+    yield f"memory: the guard band was enough for {enough} of {len(rows)}; {size(gpu.memory_bytes)} can be counted on"
     inside = sum(within(row.real, row.expected_s) for row in rows)
-    yield f"time: {inside} of {len(rows)} steps took what is told; the median of what they took over what is assumed:"
+    yield f"time: {inside} of {len(rows)} steps took as long as assumed; measured over assumed time by what bounds it:"
     yield from common.table(
         [Column("BOUND BY"), Column("STEPS", right=True), Column("MEDIAN", right=True), Column("RANGE")],
         [

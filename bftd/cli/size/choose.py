@@ -12,7 +12,7 @@ from bftd.cli import common, options, times
 from bftd.cli.progress import progress_bars
 from bftd.cli.size.fit import names
 from bftd.cli.size.output import choose as size_choose_shown
-from bftd.cli.size.shared import inventory, submit
+from bftd.cli.size.shared import inventory, size_options, submit
 
 if TYPE_CHECKING:
     from sizing.choice.ranking import By
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--steps", type=int, required=True, metavar="N", help="Training steps of the job.")
-@click.option("--global-batch", type=int, required=True, metavar="B", help="Samples of a step on all GPUs together.")
+@size_options.global_batch
 @click.option("--deadline", metavar="TIME", help="When it must have ended at worst: 2026-12-01T08:00, +2days.")
 @click.option(
     "--by",
@@ -30,21 +30,19 @@ if TYPE_CHECKING:
     help="What to have least of; default: GPU-hours, of those that may end as early as any.",
 )
 @click.option("--start-up", "start_up", metavar="TIME", help="Until the first step, as --time: 5 is 5 minutes.")
-@click.option("--partitions", default="auto", metavar="auto|FILE", help="GPUs of live Slurm (auto), or of a file.")
-@click.option("--partition", "-p", default="", metavar="NAME[,NAME...]", help="Of these partitions only.")
-@click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="Of this type only.")
-@click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
+@size_options.partitions
+@size_options.partition
+@size_options.gpu_type
+@size_options.max_gpus
 @click.option(
     "--max-stages", type=click.IntRange(1), metavar="N", help="Up to so many pipeline stages, as your script can."
 )
 @click.option("--tensor", is_flag=True, help="Tensor parallelism too, of a model by its sizes, as your script can.")
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Ends known for the best N; default 3.")
-@click.option(
-    "--precision", default="", metavar="P", help="Time a traced model in fp32, tf32, fp16 or bf16; default: its own."
-)
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@options.trace_timeout
-@click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")
+@size_options.precision
+@size_options.python
+@size_options.timeout()
+@size_options.asks_start
 @click.option("--submit", "job_path", metavar="JOB.sh", help="Submit this script on the winner's GPUs; asks before.")
 @click.option("--yes", "-y", is_flag=True, help="Submit without asking.")
 @options.as_json
@@ -78,14 +76,9 @@ def choose(
     """
     import sizing
     from sizing.base.errors import DoesNotFit
-    from sizing.choice.tracer import refuse_precision
-    from sizing.model import request
 
     deadline_s = _deadline(deadline, time.time())
     starting_s = _start_up_s(start_up)
-    refuse_precision(precision)  # before any file is read
-    request.refuse_batch(global_batch)
-    request.asked(step, text)
     job = None if job_path is None else submit.read(job_path)
     with progress_bars() as progress:
         found = sizing.choose(

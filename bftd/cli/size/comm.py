@@ -13,7 +13,7 @@ import click
 
 from bftd.base.errors import UsageError
 from bftd.cli import common, options
-from bftd.cli.size.shared import inventory
+from bftd.cli.size.shared import inventory, size_options
 from bftd.config import configuration
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def import_(
 @click.option("--rounds", default=5, metavar="N", help="Of which the median counts; default 5.")
 @click.option("--max-bytes", default=2**26, metavar="BYTES", help="Of the largest tensor; default 64 MiB.")
 @click.option("--python", default="", metavar="P", help="The Python to measure with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=300.0, metavar="S", help="For all of it; default 300 s.")
+@size_options.timeout(300.0, "For all of it; default 300 s.")
 @click.option("--save/--no-save", default=True, help="Keep the tables (default).")
 @click.option("--force", is_flag=True, help="Replace also a table of more sizes.")
 @options.as_json
@@ -172,7 +172,7 @@ def _type(gpu: str, name: str, config_path: str | None) -> str:
     known = recognise(gpu)
     if known is None:
         where = configuration.find(config_path).with_name(CORRECTIONS)
-        raise UsageError(f"{name}: {gpu} is no type of GPU that is known: name one by --gpu, or describe it in {where}")
+        raise UsageError(f"{name}: {gpu} is no known type of GPU: name one by --gpu, or describe it in {where}")
     return known.type.name
 
 

@@ -96,7 +96,7 @@ def cpu(
     if not 1 <= budget_s <= 7 * 86400:
         raise UsageError(f"--budget {budget_s:g}: seconds, from 1 to 604800 (a week)")
     script = None if into is None else size_script.read(into)
-    target = None if script is None else size_script.target(script, output, overwrite=overwrite, what="cpu")
+    target = None if script is None else size_script.target(script, output, overwrite=overwrite, infix="cpu")
     if picture is not None:
         cpu_plot.refuse(picture, overwrite=overwrite)
     site = size_inventory.site()
@@ -128,9 +128,9 @@ def cpu(
         cpu_plot.write(need, found.profile, picture)
         click.echo(f"wrote {picture}", err=as_json)
     if script is not None and target is not None:
-        inserted, told = size_script.inserted(script, need.lines(), "profile")
-        told += _beside(script, need)
-        size_script.offer(script, inserted, told, target, overwrite=overwrite, yes=yes, quiet=as_json)
+        inserted, remarks = size_script.inserted(script, need.lines(), "profile")
+        remarks += _beside(script, need)
+        size_script.offer(script, inserted, remarks, target, overwrite=overwrite, yes=yes, quiet=as_json)
 
 
 def _limits(timeout_s: float, warmup_s: float | None, least_s: float | None) -> ObservationLimits:
@@ -179,7 +179,7 @@ def bytes_of(text: str) -> float:
     return count
 
 
-def _said_before(cost: ProfileCost, *, yes: bool) -> None:
+def _announce(cost: ProfileCost, *, yes: bool) -> None:
     """Print the expected cost; if it is long, ask a user at a terminal to confirm."""
     if cost.points <= 0:
         return
@@ -207,7 +207,7 @@ def _progress(
         shown: list[tuple[Callable[[PointProgress, int], None], Callable[[str], None]]] = []
 
         def expected(cost: ProfileCost) -> None:
-            _said_before(cost, yes=yes)
+            _announce(cost, yes=yes)
             shown.append(stack.enter_context(size_cpu_shown.progress(cost)))
 
         def progress(at: PointProgress) -> None:
@@ -228,12 +228,12 @@ def _progress(
 
 def _beside(script: Script, need: CpuNeed) -> Iterator[str]:
     """Yield warnings if the script's GPUs or tasks do not match the profile."""
-    asked = [script.options[name] or "" for name in script.options.keys() & _ASK_FOR_GPUS]
-    asked += [each for each in (script.options.get("gres") or "").split(",") if re.match("(gres[:/])?gpu", each)]
-    if need.gpus and not asked:
-        yield f"{script.path} asks for no GPUs, of which these lines are: add --gres=gpu:{need.gpus}"
-    elif not need.gpus and asked:
-        yield f"{script.path} asks for GPUs, of which the profile had none: profile it where they are, or say --gpus N"
+    gpu_options = [script.options[name] or "" for name in script.options.keys() & _ASK_FOR_GPUS]
+    gpu_options += [each for each in (script.options.get("gres") or "").split(",") if re.match("(gres[:/])?gpu", each)]
+    if need.gpus and not gpu_options:
+        yield f"{script.path} asks for no GPUs, and these lines are for each GPU: add --gres=gpu:{need.gpus}"
+    elif not need.gpus and gpu_options:
+        yield f"{script.path} asks for GPUs, and the profile had none: profile it where they are, or say --gpus N"
     elif not need.gpus and (tasks := script.tasks_per_node(1) or 1) > 1:
         yield f"{script.path} has {tasks} tasks on a node, and each gets --cpus-per-task: profile what one task does"
 

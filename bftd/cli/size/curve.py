@@ -20,6 +20,7 @@ import click
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
+from bftd.cli.size.shared import size_options
 
 if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from sizing.choice.curves import Curve
     from sizing.inventory.gpus import GpuType
 
-_TIMEOUT_S = 120.0
 MODEL = "make_model"
 """The function in a script under which `bft size profile` stores its model."""
 # As in `bft size profile`.
@@ -42,11 +42,9 @@ _OPTIMIZERS = ("adam", "adamw", "sgd", "momentum", "adafactor")
 @click.option("--nodes", "text", metavar="MIN-MAX[,...]", help="As --elastic of bft sbatch.")
 @click.option("--batch", type=click.IntRange(min=1), metavar="N", help="Of one worker; default: that of make_step.")
 @click.option("--classes", "path", metavar="FILE", help="Classes of nodes as JSON (- is standard input), not Slurm's.")
-@click.option(
-    "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
-)
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="For a trace; default 120 s.")
+@size_options.precision
+@size_options.python
+@size_options.timeout()
 @click.option("--memory-bytes", type=click.IntRange(min=2**26), metavar="N", help="For a trace; default 8 GiB.")
 @click.option("--modules", metavar="FOLDER", help="Where SCRIPT's own modules are, if not beside it.", hidden=True)
 @click.option(
@@ -72,10 +70,10 @@ def curve(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Tell how fast SCRIPT would train on how many nodes, before it ever has: what curve=estimate begins with.
+    """Estimate how fast SCRIPT would train on how many nodes: what curve=estimate begins with.
 
     SCRIPT has a function make_step(batch_size), as for bft size fit. It is traced for nodes with GPUs, and run for real
-    for a few seconds for nodes without. All that is told is assumed.
+    for a few seconds for nodes without. All figures are assumed.
 
     With --matrices and --model, tell how few CPUs of a recorded job the search of bft size cpu would have tried, and
     what it would have found.
@@ -94,8 +92,6 @@ def curve(
         _give_way(background)
     if modules:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (modules, os.environ.get("PYTHONPATH"))))
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
     refuse_precision(precision)
     spec = ElasticSpec.parse(text)
     step = _step(Path(script), spec.estimate_batch if batch is None else batch, python, precision, timeout_s)

@@ -13,6 +13,7 @@ from bftd.cli.progress import progress_bars
 from bftd.cli.size.output import fit as size_shown
 from bftd.cli.size.shared import inventory as size_inventory
 from bftd.cli.size.shared import script as size_script
+from bftd.cli.size.shared import size_options
 
 if TYPE_CHECKING:
     from sizing.choice.fit import By, PlanChoice
@@ -22,21 +23,19 @@ _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
-@click.option("--global-batch", type=int, required=True, metavar="B", help="Samples of a step on all GPUs together.")
-@click.option("--partitions", default="auto", metavar="auto|FILE", help="GPUs of live Slurm (auto), or of a file.")
+@size_options.model_sizes
+@size_options.global_batch
+@size_options.partitions
 @click.option("--inventory", metavar="FILE", help="The same as --partitions FILE.")
-@click.option("--partition", "-p", default="", metavar="NAME[,NAME...]", help="Of these partitions only.")
-@click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="Of this type only.")
-@click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
+@size_options.partition
+@size_options.gpu_type
+@size_options.max_gpus
 @click.option("--by", default="cost", type=click.Choice(["cost", "time"]), help="What to have least of; default cost.")
 @click.option("--top", type=click.IntRange(1, 20), default=3, metavar="N", help="Lines for the best N; default 3.")
-@click.option(
-    "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
-)
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@options.trace_timeout
-@click.option("--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default).")
+@size_options.precision
+@size_options.python
+@size_options.timeout()
+@size_options.asks_start
 @click.option("--into", metavar="JOB.sh", help="Write the lines into a copy of this script, as a diff first.")
 @click.option("--output", "-o", metavar="FILE", help="The copy's name; default JOB.gpus.sh.")
 @click.option("--overwrite", is_flag=True, help="Replace a copy that is there.")
@@ -70,13 +69,8 @@ def fit(
     """
     import sizing
     from sizing.base.errors import DoesNotFit
-    from sizing.choice.tracer import refuse_precision
     from sizing.inventory.pools import pools
-    from sizing.model import request
 
-    refuse_precision(precision)  # before any file is read
-    request.asked(step, text)
-    request.refuse_batch(global_batch)
     if into is None and output:
         raise UsageError("--output names the copy of a script: give the script by --into")
     script = None if into is None else size_script.read(into)
@@ -106,14 +100,14 @@ def fit(
     if script is not None and own and not partition:
         at = len(found.inventory.notes)
         notes.insert(at, f"{script.path} asks for partition {own}: no other is looked at")
-    told = tuple(_shortened(found.choices))
+    listed = tuple(_shortened(found.choices))
     if as_json:
-        if left := len(found.choices) - len(told):
+        if left := len(found.choices) - len(listed):
             notes.append(f"{left} other plans are left out: each has better ones here in its partition and of its type")
-        common.echo_json({"plans": [each.plan.to_json() for each in told], "notes": notes})
+        common.echo_json({"plans": [each.plan.to_json() for each in listed], "notes": notes})
     else:
         everything = tuple(pools(found.inventory))
-        common.echo(size_shown.lines(found.choices, found.best, notes, everything, len(told)))
+        common.echo(size_shown.lines(found.choices, found.best, notes, everything, len(listed)))
     if found.advice:
         raise DoesNotFit(found.advice)
     if script is not None and target is not None:

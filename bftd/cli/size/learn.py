@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bars
-from bftd.cli.size.shared import inventory
-from bftd.cli.size.shared.amounts import amount
+from bftd.cli.size.shared import inventory, size_options
 from bftd.config import configuration
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1, metavar="MODULE.py:make_step REPORT")
 @click.option("--dcgm", multiple=True, metavar="FILE", help="Output of dcgmi stats -v -j JOB, of each of its nodes.")
 @click.option("--gpu", default="", metavar="TYPE", help="The type of its GPUs, where its nodes are no longer there.")
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@options.trace_timeout
+@size_options.python
+@size_options.timeout()
 @click.option("--publish", is_flag=True, help="Instead: keep the runs in these files of users for all users.")
 @options.as_json
 def learn(
@@ -98,7 +98,9 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
         try:
             target.chmod(0o644)
         except OSError as error:
-            raise BftError(f"{target} is written, and not for all to read ({error.strerror}): chmod 644 it") from None
+            raise BftError(
+                f"{target} is written, but not all users can read it ({error.strerror}): chmod 644 it"
+            ) from None
     if as_json:
         common.echo_json({"runs": len(runs), "file": str(target)})
     else:
@@ -115,11 +117,11 @@ def _published() -> Path:
 
 
 def _words(used: Ran) -> str:
-    told = [
+    parts = [
         f"{used.step_s:.3g} s a step",
-        f"{amount(used.peak_bytes)} of tensors" if used.peak_bytes is not None else "",
-        f"{amount(used.in_use_bytes)} in use of a GPU" if used.in_use_bytes is not None else "",
-        f"{amount(used.host_bytes)} of a node's memory at most" if used.host_bytes is not None else "",
+        f"{size(used.peak_bytes)} of tensors" if used.peak_bytes is not None else "",
+        f"{size(used.in_use_bytes)} in use of a GPU" if used.in_use_bytes is not None else "",
+        f"{size(used.host_bytes)} of a node's memory at most" if used.host_bytes is not None else "",
     ]
     where = f"{used.gpus} x {used.gpu_type}, {used.batch} samples on each"
-    return f"{used.step} on {where}: {', '.join(filter(None, told))}"
+    return f"{used.step} on {where}: {', '.join(filter(None, parts))}"

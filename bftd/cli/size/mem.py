@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.base.errors import UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bars
-from bftd.cli.size.shared.amounts import amount
+from bftd.cli.size.shared import size_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs; default: 1 for each.")
 @click.option("--dp", type=int, metavar="D", help="Replicas (data parallelism).")
 @click.option("--tp", type=int, metavar="T", help="GPUs that share each layer (tensor parallelism).")
 @click.option("--fsdp", type=int, metavar="F", help="GPUs that share the state (FSDP, ZeRO-3).")
 @click.option("--marp", is_flag=True, help="Print what Frenzy's formula (MARP) says, too.")
-@click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
-@options.trace_timeout
+@size_options.python
+@size_options.timeout()
 @click.option("--device", default="cuda", type=click.Choice(["cuda", "cpu"]), help="Whose memory; default cuda.")
 @options.as_json
 def mem(
@@ -45,9 +46,9 @@ def mem(
 ) -> None:
     """Tell how much memory of a GPU a training step takes.
 
-    make_step(batch_size) returns a function that does one forward, backward and optimizer step. It is followed in a
-    process of its own, without a GPU and without computing anything. With --config too, a step that cannot be
-    followed is told by formula.
+    make_step(batch_size) returns a function that does one forward, backward and optimizer step. It is traced in a
+    process of its own, without a GPU and without computing anything. With --config too, a step that cannot be traced is
+    estimated by formula.
     """
     from sizing import estimate
 
@@ -80,7 +81,7 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     value, parallel = peak.peak, peak.parallel
     if peak.why:
         yield f"not traced: {peak.why}"
-    yield f"peak of one GPU: {amount(value.value)} ({value.origin})"
+    yield f"peak of one GPU: {size(value.value)} ({value.origin})"
     spread = f"dp {parallel.dp}, tp {parallel.tp}, fsdp {parallel.fsdp}"
     yield f"a batch of {peak.batch} on each of {parallel.gpus} GPU{'s'[: parallel.gpus - 1]} ({spread})"
     yield ""
@@ -88,14 +89,14 @@ def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:
     rows = []
     for name in CATEGORIES:
         part = peak.by_category.get(name, 0)
-        rows.append((name, amount(part), f"{100 * part / max(1.0, value.value):.1f} %", value.origin))
+        rows.append((name, size(part), f"{100 * part / max(1.0, value.value):.1f} %", value.origin))
     yield from common.table(columns, rows)
     yield ""
-    what = "what the formula has missed" if value.origin == "formula" else "CUDA context, libraries, fragmentation"
-    yield f"a GPU needs {amount(value.high)} with the guard band (assumed: {what})"
+    reason = "what the formula has missed" if value.origin == "formula" else "CUDA context, libraries, fragmentation"
+    yield f"a GPU needs {size(value.high)} with the guard band (assumed: {reason})"
     if peak.upper_bounds:
         yield f"note: {BOUNDED}"
     if value.low < value.value:
-        yield f"the formula's own range begins at {amount(value.low)}"
+        yield f"the formula's own range begins at {size(value.low)}"
     if marp and peak.marp_bytes is not None:
-        yield f"MARP as printed: {amount(peak.marp_bytes)} (formula)"
+        yield f"MARP as printed: {size(peak.marp_bytes)} (formula)"

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 
 
@@ -30,11 +31,11 @@ def need(as_json: bool, script: str, arguments: tuple[str, ...]) -> None:
         raise BftError(f"{script} was not profiled as it is now: bft size cpu -- python {script} ARGUMENTS does so")
     old_s = needs.age_s(found)
     if as_json:
-        told = {name: getattr(found, name) for name in ("cpus", "memory_bytes", "gpus", "host", "same_arguments")}
-        common.echo_json({**told, "age_s": old_s})
+        answer = {name: getattr(found, name) for name in ("cpus", "memory_bytes", "gpus", "host", "same_arguments")}
+        common.echo_json({**answer, "age_s": old_s})
         return
     each = "for each GPU" if found.gpus else "in all"
     with_ = "with these arguments" if found.same_arguments else "with other arguments"
     cpus = f"{found.cpus} CPU{'s' if found.cpus != 1 else ''}"
-    memory = f"{found.memory_bytes / 2**30:.3g} GiB"
+    memory = size(found.memory_bytes)
     common.echo([f"{cpus} and {memory} {each}: profiled {age(old_s)} ago on {found.host}, {with_}"])

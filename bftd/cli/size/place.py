@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.size.shared import inventory as size_inventory
 
@@ -96,11 +97,11 @@ def _shown(found: Inventory) -> Iterable[str]:
                 fold(nodes),
                 f"{len(nodes)} x {gpus}",
                 gpu_type,
-                _gib(known.memory_bytes),
+                size(known.memory_bytes),
                 "assumed" if "memory_bytes" in known.assumed else "measured",
                 f"{sum(map(_idle, groups))} of {len(nodes) * gpus}",
                 str(cpus),
-                _gib(memory_bytes),
+                size(memory_bytes),
             )
         )
     if rows:
@@ -115,40 +116,40 @@ def _idle(group: GpuNodes) -> int:
 
 
 def _lines(
-    asks: Sequence[PlacementRequest], refusals: Sequence[NotPlaceable], placed: Placement | None
+    requests: Sequence[PlacementRequest], refusals: Sequence[NotPlaceable], placed: Placement | None
 ) -> Iterable[str]:
     """Yield a line for each plan that was tried."""
     from bftd.base.tables import Column
     from slurm_plugin.nodeset import fold
 
     columns = [Column("PLAN", right=True), Column("ASKS FOR"), Column("GOES TO", least=24, folds=True)]
-    rows = [(str(at.index + 1), _asked(asks[at.index]), f"nowhere: {at.why}") for at in refusals]
+    rows = [(str(at.index + 1), _request(requests[at.index]), f"nowhere: {at.why}") for at in refusals]
     if placed is not None:
         by_count: dict[int, list[str]] = {}
         for node, count in placed.nodes.items():
             by_count.setdefault(count, []).append(node)
         spread = ", ".join(f"{fold(names)} ({count} each)" for count, names in by_count.items())
         where = f"{spread.replace(' each)', ')') if len(placed.nodes) == 1 else spread} of {placed.partition}"
-        rows.append((str(placed.index + 1), _asked(asks[placed.index]), f"{where}, {placed.gpu_type}"))
+        rows.append((str(placed.index + 1), _request(requests[placed.index]), f"{where}, {placed.gpu_type}"))
     yield from common.table(columns, rows)
-    if placed is not None and (per_node := asks[placed.index].per_node):
+    if placed is not None and (per_node := requests[placed.index].per_node):
         uneven = [count for count in placed.nodes.values() if count != per_node]
         if uneven:
             yield (
                 f"The plan's own lines ask for {per_node} GPUs of each node, which Slurm cannot start on these now: "
-                f"--gpus={asks[placed.index].gpus} instead of --nodes and --gres would let it"
+                f"--gpus={requests[placed.index].gpus} instead of --nodes and --gres would let it"
             )
 
 
-def _asked(ask: PlacementRequest) -> str:
-    kind = f" {ask.gpu_type}" if ask.gpu_type else ""
-    groups = f", tp={ask.tp}" if ask.tp > 1 else ""
-    where = f" in {ask.partition}" if ask.partition else ""
-    return f"{ask.gpus} x {_gib(ask.need_bytes)}{kind}{where}{groups}"
+def _request(request: PlacementRequest) -> str:
+    kind = f" {request.gpu_type}" if request.gpu_type else ""
+    groups = f", tp={request.tp}" if request.tp > 1 else ""
+    where = f" in {request.partition}" if request.partition else ""
+    return f"{request.gpus} x {size(request.need_bytes)}{kind}{where}{groups}"
 
 
 def _missing(
-    asks: Sequence[PlacementRequest], refusals: Sequence[NotPlaceable], later: Placement | None, *, empty: bool
+    requests: Sequence[PlacementRequest], refusals: Sequence[NotPlaceable], later: Placement | None, *, empty: bool
 ) -> str:
     """Say in one line what the nearest plan lacks, and whether waiting helps."""
     nearest = min(refusals, key=lambda refusal: (refusal.lacking is None, refusal.lacking or 0, refusal.index))
@@ -159,9 +160,5 @@ def _missing(
             f"{line}; plan {later.index + 1} could once other jobs have ended: submit it and Slurm will wait for that"
         )
     if empty:
-        return f"{line}; that is so without any other job too"
+        return f"{line}; none can without any other job either"
     return f"{line}; no plan could on the empty cluster either: ask bft size fit for others"
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"

@@ -10,25 +10,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.size import cells as size_cells
 from bftd.cli.size import comm
-from bftd.cli.size.shared import allocation, amounts
+from bftd.cli.size.shared import allocation, size_options
 
 if TYPE_CHECKING:
     from sizing.cells.profiles.profile import Device, Result, Source
     from sizing.cells.profiles.store import Store
 
-_TIMEOUT_S = 900.0
-_MOST_GPUS = 2**16
-
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")
 @click.option("--gpus", type=int, metavar="N", help="GPUs of the cells whose stages are profiled: 1, 2, 4, 8, ...")
-@click.option("--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N.")
+@size_options.stages
 @click.option("--hybrids", is_flag=True, help="Also between data and tensor parallelism.")
 @click.option("--device", default="auto", type=click.Choice(["auto", "cpu", "cuda"]), help="Default: a GPU if any.")
 @click.option("--partition", "-p", default="", metavar="P", help="Run on one GPU of this partition, through srun.")
@@ -42,9 +40,7 @@ _MOST_GPUS = 2**16
 @click.option("--list", "lists", is_flag=True, help="Show what is in the cache, and profile nothing.")
 @click.option("--forget", metavar="NAME|all", help="Drop a model from the cache, and profile nothing.")
 @click.option("--python", default="", metavar="P", help="The Python to run the model with; it must have torch.")
-@click.option(
-    "--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="Of each process; default 900."
-)
+@size_options.timeout(900.0, "Of each process; default 900.")
 @options.as_json
 def profile(
     model: str | None,
@@ -92,11 +88,7 @@ def profile(
     if global_batch is None or gpus is None:
         raise UsageError("say --global-batch B (samples of a step) and --gpus N (1, 2, 4, 8, ...)")
     request.refuse_batch(global_batch)
-    stages.refuse_gpus(gpus)
-    if gpus > _MOST_GPUS:
-        raise UsageError(f"--gpus {gpus}: at most {_MOST_GPUS}")
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
+    size_cells.refuse_gpus(gpus)
     if partition:
         answer = allocation.profiled(partition, device, threads)
         results, source = _stored(store, answer, model, text)
@@ -143,8 +135,8 @@ def source_of(model: str | None, text: str | None) -> Source:
         raise UsageError("name the model by MODULE.py:make_model or by --config, not both")
     if text is not None and text.strip().partition(":")[0] == wide_resnet.FAMILY:
         return wide_resnet.parse(text)
-    asked = request.asked(model, text)
-    found = asked.step if asked.step is not None else asked.model
+    named = request.asked(model, text)
+    found = named.step if named.step is not None else named.model
     assert found is not None
     return found
 
@@ -175,7 +167,7 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
         files = tuple((str(path), str(digest)) for path, digest in answer["files"])
         setting = Setting(**answer["setting"])
     except (KeyError, TypeError, ValueError) as error:
-        raise BftError(f"the job answered what no profile is ({error}): is the same bft on the nodes?") from None
+        raise BftError(f"the job's answer is no profile ({error}): is the same bft on the nodes?") from None
     if files or not isinstance(source, str):
         put(store, source, files, setting, results)
     return results, source
@@ -213,11 +205,11 @@ def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Itera
                 ms(each.compute_s.value),
                 f"{1000 * each.compute_s.low:.3g}-{1000 * each.compute_s.high:.3g}",
                 ms(each.update_s.value),
-                amounts.amount(each.weight_bytes),
-                amounts.amount(each.state_bytes),
-                amounts.amount(each.activation_bytes),
-                amounts.amount(each.peak_bytes),
-                amounts.amount(exchanged) if exchanged else "",
+                size(each.weight_bytes),
+                size(each.state_bytes),
+                size(each.activation_bytes),
+                size(each.peak_bytes),
+                size(exchanged) if exchanged else "",
             )
         )
     devices = sorted({each.device for each in results})
@@ -237,9 +229,9 @@ def _list(store: Store, as_json: bool) -> None:
         common.echo_json({"profiles": [dict(zip(keys, row, strict=True)) for row in rows]})
         return
     columns = [Column("MODEL"), Column("DEVICE"), Column("SETTING"), Column("SHARDS", right=True), Column("LAST")]
-    told = [
+    cells = [
         (name, device, setting, str(count), time.strftime("%Y-%m-%d %H:%M", time.localtime(made)))
         for name, device, setting, count, made in rows
     ]
-    common.echo(common.table(columns, told))
+    common.echo(common.table(columns, cells))
     common.echo([f"in {Path(store.path)}"])

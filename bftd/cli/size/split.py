@@ -11,7 +11,7 @@ import click
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
 from bftd.cli.size import cells, comm, profile
-from bftd.cli.size.shared import inventory
+from bftd.cli.size.shared import inventory, size_options
 
 if TYPE_CHECKING:
     from sizing.cells.plan_estimate import Assembly
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from sizing.cells.tune_cell import Profiler, TunedCell
 
 _CPU = "cpu"
-_TIMEOUT_S = 900.0
 
 
 @click.command()
 @click.argument("model", required=False, metavar="[MODULE.py:make_model]")
-@click.option("--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md.")
+@size_options.model_sizes
 @click.option("--gpus", type=int, metavar="N", help="GPUs of the cell: 1, 2, 4, 8, ...")
 @click.option("--stages", type=int, default=1, metavar="N", help="Pipeline stages of the cell; default 1.")
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs together.")
@@ -37,9 +36,9 @@ _TIMEOUT_S = 900.0
 @click.option("--rounds", type=click.IntRange(1, 1000), default=10, metavar="N", help="Of each profile; default 10.")
 @click.option("--extrapolate", is_flag=True, help="Allow tensors larger than the tables of collectives reach.")
 @click.option("--python", default="", metavar="P", help="The Python to profile with; it must have torch.")
-@click.option("--timeout", "timeout_s", type=float, default=_TIMEOUT_S, metavar="S", help="A profile's; default 900 s.")
+@size_options.timeout(900.0, "A profile's; default 900 s.")
 @options.as_json
-def split(as_json: bool, **asked: Any) -> None:
+def split(as_json: bool, **given: Any) -> None:
     """Find the fastest split of each stage's GPUs into data and tensor parallelism.
 
     Profiles single shards on the device at hand, one after another, as the tuner asks for them; what collectives take
@@ -52,40 +51,38 @@ def split(as_json: bool, **asked: Any) -> None:
     from sizing.model import request
     from sizing.model.graph import GRAPH_BATCH
 
-    if asked["model"] is None and asked["text"] is None:
+    if given["model"] is None and given["text"] is None:
         raise UsageError("name a model (MODULE.py:make_model) or --config")
-    if asked["gpus"] is None or asked["global_batch"] is None:
+    if given["gpus"] is None or given["global_batch"] is None:
         raise UsageError("say how many GPUs the cell has and what they train on: --gpus 8 --global-batch 64")
-    gpus, timeout_s = asked["gpus"], asked["timeout_s"]
+    gpus, timeout_s = given["gpus"], given["timeout_s"]
     stages.refuse_gpus(gpus)
-    request.refuse_batch(asked["global_batch"])
-    if not timeout_s > 0:
-        raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
-    gpu_type, per_node, gpu_bytes = _device(asked["gpu_type"], asked["per_node"], gpus)
-    model, text, python = asked["model"], asked["text"], asked["python"]
+    request.refuse_batch(given["global_batch"])
+    gpu_type, per_node, gpu_bytes = _device(given["gpu_type"], given["per_node"], gpus)
+    model, text, python = given["model"], given["text"], given["python"]
     # the same batch as in bft size profile, so that stages are cut alike and its profiles can be used
-    graph = cells.graph_of(model, text, min(asked["global_batch"], GRAPH_BATCH), 1, python, timeout_s)
+    graph = cells.graph_of(model, text, min(given["global_batch"], GRAPH_BATCH), 1, python, timeout_s)
     source = profile.source_of(model, text)
-    (cell,) = stages.cells(graph, gpus, gpu_type, [asked["stages"]])
+    (cell,) = stages.cells(graph, gpus, gpu_type, [given["stages"]])
     profiles: dict[StageShard, ShardProfile] = {}
     whole = plan_estimate.assembly(
         cell,
         graph,
         profiles,
-        comm.found(extrapolate=asked["extrapolate"]),
-        global_batch=asked["global_batch"],
+        comm.found(extrapolate=given["extrapolate"]),
+        global_batch=given["global_batch"],
         per_node=per_node,
         gpu_bytes=gpu_bytes,
-        micro_batches=micro_batches_of(cell, asked["global_batch"], asked["micro_batches"]),
+        micro_batches=micro_batches_of(cell, given["global_batch"], given["micro_batches"]),
     )
-    setting = Setting(asked["optimizer"], asked["precision"] or profile.precision_of(source), 1, asked["rounds"])
+    setting = Setting(given["optimizer"], given["precision"] or profile.precision_of(source), 1, given["rounds"])
     found = tune_cell(whole, profiles, _profiler(source, whole, setting, python, timeout_s))
     if as_json:
         common.echo_json(_to_json(whole, found))
     else:
         common.echo(_lines(whole, found))
     if found.plan is None:
-        raise BftError("a stage of this cell fits in no way: take more GPUs, more stages or a smaller batch")
+        raise BftError("no split of a stage fits its GPUs: take more GPUs, more stages or a smaller batch")
 
 
 def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, float]:
@@ -101,7 +98,7 @@ def _device(named: str, per_node: int | None, gpus: int) -> tuple[str, int, floa
     if known is None:
         recognised = recognise(named)
         if recognised is None:
-            raise UsageError(f"--type {named}: no type of GPU that is known; cpu, or such as h100-sxm-80gb")
+            raise UsageError(f"--type {named}: no known type of GPU; write cpu, or a type such as h100-sxm-80gb")
         known = recognised.type
     if per_node is None:
         raise UsageError(f"say how many {known.name} a node has: --per-node 8")

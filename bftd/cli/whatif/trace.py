@@ -207,8 +207,8 @@ def _ask_accounts(
     from bftd.simulation.trace.accounting.sacct import EVENT_FIELDS, JOB_FIELDS, RESERVATION_FIELDS
 
     first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at_s)) for at_s in (since_s, until_s))
-    asked = ("-a", "-D", "-X", "-P", f"--starttime={first}", f"--endtime={last}", f"--format={JOB_FIELDS}")
-    accounts.add_jobs(_ask(client, "sacct", *asked), "the answer of sacct", ignored)
+    arguments = ("-a", "-D", "-X", "-P", f"--starttime={first}", f"--endtime={last}", f"--format={JOB_FIELDS}")
+    accounts.add_jobs(_ask(client, "sacct", *arguments), "the answer of sacct", ignored)
     period = (f"start={first}", f"end={last}")
     if events:
         answer = _ask(client, "sacctmgr", "-P", "show", "event", *period, f"format={EVENT_FIELDS}")

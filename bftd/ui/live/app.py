@@ -40,7 +40,7 @@ arrows, PgUp, PgDn   choose a trainer
 Enter, e             why it grew, stayed or shrank
 n                    all nodes in groups; Enter opens a group and explains a node
 /                    show trainers whose id, name, user, account or state has a text; Esc shows all
-s, S                 sort by the next column; turn the order round
+s, S                 sort by the next column; reverse the order
 p                    pause what is lent, or resume it (administrators)
 t                    change settings of the running daemon (administrators)
 r                    ask the daemon now
@@ -129,7 +129,7 @@ class Top(App[None]):
                 yield Static("", id="facts")
                 yield Static("", id="curve")
             yield Static("", id="feed")
-        yield Static("", id="said", classes="empty")
+        yield Static("", id="message", classes="empty")
         yield Input(placeholder="show trainers that have this text; Esc shows all", id="filter")
         yield Footer(show_command_palette=False)
 
@@ -288,15 +288,15 @@ class Top(App[None]):
 
     def action_filter(self) -> None:
         """Open the field for the filter."""
-        asked = self._home("#filter", Input)
-        asked.add_class("open")
-        asked.focus()
+        field = self._home("#filter", Input)
+        field.add_class("open")
+        field.focus()
 
     def action_all(self) -> None:
         """Show all trainers again."""
-        asked = self._home("#filter", Input)
-        asked.value = ""
-        asked.remove_class("open")
+        field = self._home("#filter", Input)
+        field.value = ""
+        field.remove_class("open")
         self._home("#trainers", TrainerTable).focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -361,7 +361,7 @@ class Top(App[None]):
         every = next((item for item in self._status.pauses if item.kind == "all"), None)
         if every is None:
             dialog = PauseDialog(commands.choices(self._selected()))
-            self.push_screen(dialog, lambda asked: self._act(lambda: commands.pause(self._client, asked or {}), asked))
+            self.push_screen(dialog, lambda pause: self._act(lambda: commands.pause(self._client, pause or {}), pause))
             return
         question = Confirm("Resume", Text(f"{printable(every.text)}\n\nLend nodes again?"))
         self.push_screen(question, lambda sure: self._act(lambda: commands.resume(self._client), sure))
@@ -370,7 +370,7 @@ class Top(App[None]):
         """Change settings."""
         if self._status is not None and self._status.settings:
             dialog = TuneDialog(self._status.settings)
-            self.push_screen(dialog, lambda asked: self._act(lambda: commands.tune(self._client, asked or {}), asked))
+            self.push_screen(dialog, lambda tune: self._act(lambda: commands.tune(self._client, tune or {}), tune))
 
     def _act(self, do: Callable[[], str], sure: object) -> None:
         """Carry out an action if it was confirmed, and show its result."""
@@ -400,15 +400,15 @@ class Top(App[None]):
     def _show_message(self, text: str, wrong: bool = False) -> None:
         """Show a line for some seconds."""
         line = Text(printable(text), style="bold #ff7b5a" if wrong else "bold")
-        self._text("#said", line)
-        self._home("#said").remove_class("empty")
+        self._text("#message", line)
+        self._home("#message").remove_class("empty")
         self._message_number += 1
         mine = self._message_number
         self.set_timer(_MESSAGE_S, lambda: self._hush(mine))
 
     def _hush(self, which: int) -> None:
         if which == self._message_number and self.screen_stack:
-            self._home("#said").add_class("empty")
+            self._home("#message").add_class("empty")
 
 
 class PlainTop(Top):

@@ -25,9 +25,9 @@ def choices(chosen: Trainer | None) -> dict[str, Mapping[str, str]]:
     return found
 
 
-def pause(client: Client, asked: Mapping[str, Any]) -> str:
+def pause(client: Client, arguments: Mapping[str, Any]) -> str:
     """Pause as chosen in a PauseDialog."""
-    return f"paused: {'; '.join(item.text for item in client.pause(**asked))}"
+    return f"paused: {'; '.join(item.text for item in client.pause(**arguments))}"
 
 
 def resume(client: Client) -> str:

@@ -130,11 +130,11 @@ class PauseDialog(ModalScreen["dict[str, Any] | None"]):
         label = list(self._choices)[max(0, self.query_one("#what", RadioSet).pressed_index)]
         release = self.query_one("#release", _Tick).value
         if not why:
-            self._hint("say why: it is told to those who will wait")
+            self._hint("give the reason: those who will wait read it")
             return
-        asked = f"{label}/{why}/{release}"
-        if self._sure != asked:
-            self._sure = asked
+        choice = f"{label}/{why}/{release}"
+        if self._sure != choice:
+            self._sure = choice
             back = " and asks back what is lent" if release else ""
             self._hint(f"Enter once more pauses {label}{back}, Esc leaves")
             return

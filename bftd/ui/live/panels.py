@@ -48,9 +48,9 @@ def headline(status: Status) -> Text:
 
 def notices(status: Status, problem: str) -> list[Text]:
     """Return one line for each notice, the most pressing first."""
-    told = written({name: getattr(status, name) for name in _NOTED})
+    fields = written({name: getattr(status, name) for name in _NOTED})
     found = [(problem, _ALARM)] if problem else []
-    found += [(text, _ALARM) for text in view.alarms(told)] + [(text, _WARNING) for text in view.warnings(told)]
+    found += [(text, _ALARM) for text in view.alarms(fields)] + [(text, _WARNING) for text in view.warnings(fields)]
     return [Text(f"! {printable(text)}", style=style, no_wrap=True, overflow="ellipsis") for text, style in found]
 
 
@@ -134,7 +134,7 @@ def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, 
 def curve(trainer: Trainer, known: Curve | None, size_: tuple[int, int], glyphs: Glyphs) -> Text:
     """Draw a trainer's curve, with a line that explains the characters."""
     if known is None:
-        return Text("its curve is being asked for", style="dim")
+        return Text("asking the daemon for its curve", style="dim")
     measured = _main(known.measured)
     estimate = known.learned.points if known.learned else _main(known.estimates)
     width, height = size_

@@ -41,7 +41,7 @@ class Poller:
         self._selected = ""
         self._wake = threading.Event()
         self._stopped = False
-        self._asked: dict[str, float] = {}
+        self._sent_s: dict[str, float] = {}
         # a thread that waits for an answer must not keep the program from ending
         self._thread = threading.Thread(target=self._run, name="watcher", daemon=True)
 
@@ -58,12 +58,12 @@ class Poller:
         """Explain this trainer from now on; "" means none."""
         if trainer != self._selected:
             self._selected = trainer
-            self._asked.pop("explain", None)
+            self._sent_s.pop("explain", None)
             self._wake.set()
 
     def hurry(self) -> None:
         """Ask at once: something was changed."""
-        self._asked.pop("explain", None)
+        self._sent_s.pop("explain", None)
         self._wake.set()
 
     def _run(self) -> None:
@@ -72,7 +72,7 @@ class Poller:
             try:
                 look = self.look()
             except Exception as error:  # a screen that silently stands still would be worse
-                look = Look(problem=f"what the daemon answers is not understood: {type(error).__name__}: {error}")
+                look = Look(problem=f"the daemon's answer is not understood: {type(error).__name__}: {error}")
             if not self._stopped:
                 self._show(look)
             self._wake.wait(self._every_s)
@@ -102,11 +102,11 @@ class Poller:
         except BftError:  # an older daemon has no history
             return None
 
-    def _due(self, what: str, every_s: float) -> bool:
+    def _due(self, request: str, every_s: float) -> bool:
         now_s = time.monotonic()
-        if now_s - self._asked.get(what, float("-inf")) < every_s:
+        if now_s - self._sent_s.get(request, float("-inf")) < every_s:
             return False
-        self._asked[what] = now_s
+        self._sent_s[request] = now_s
         return True
 
 

@@ -7,7 +7,7 @@ Screen { layout: vertical; }
 Static { text-wrap: nowrap; }
 #head, #bar, #legend { height: 1; padding: 0 1; }
 #notices { height: auto; max-height: 4; padding: 0 1; text-wrap: wrap; }
-#notices.empty, #said.empty { display: none; }
+#notices.empty, #message.empty { display: none; }
 #sets { height: auto; max-height: 10; padding: 0 1; display: none; }
 #trainers { height: 1fr; min-height: 4; padding: 0 1; scrollbar-size-vertical: 1; }
 #trainers > .datatable--header { background: $surface; color: $text-muted; text-style: bold; }
@@ -17,7 +17,7 @@ Static { text-wrap: nowrap; }
 #curve { width: 1fr; height: 100%; padding: 0 1; }
 #feed { height: 4; border-top: solid $primary; padding: 0 1; text-wrap: wrap;
   border-title-color: $text-muted; }
-#said { height: auto; max-height: 2; padding: 0 1; background: $primary-darken-2; text-wrap: wrap; }
+#message { height: auto; max-height: 2; padding: 0 1; background: $primary-darken-2; text-wrap: wrap; }
 #filter { display: none; height: 1; border: none; background: $surface; padding: 0 1; }
 #filter.open { display: block; }
 .tall #sets { display: block; }

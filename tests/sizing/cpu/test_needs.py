@@ -86,5 +86,5 @@ def test_the_command_says_what_is_known_or_what_to_do(
     need = {"cpus": 3, "memory_bytes": 5 * 2**30, "gpus": 1, "host": "gpu1", "same_arguments": True}
     assert told == {"format": 1} | need
     answer = CliRunner().invoke(command, [str(script)])
-    assert says(answer.output, "cli.size_need.need", cpus="3 CPUs", memory=5, each="GiB for each GPU")
+    assert says(answer.output, "cli.size_need.need", cpus="3 CPUs", memory="5.0 GiB", each="for each GPU")
     assert "with other arguments" in answer.output

@@ -38,7 +38,7 @@ def lines(shown: ChooseResult, top: int) -> Iterator[str]:
     yield from common.table(columns, [_row(at, run, shown) for at, run in enumerate(rows, 1)])
     if len(shown.ordered) > len(rows):
         yield f"and {len(shown.ordered) - len(rows)} others (--json has them)"
-    yield f"{shown.steps} steps and the start-up; GPU-hours of all GPUs that others cannot have meanwhile"
+    yield f"{shown.steps} steps and the start-up; GPU-hours of all GPUs that others cannot use meanwhile"
     yield from _refusals(shown)
     yield from _too_long(shown)
     for note in shown.notes:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd.base.format import size
 from bftd.cli import common
 from bftd.cli.progress import progress_bar
-from bftd.cli.size.shared.amounts import amount
 from bftd.protocol.fields import printable
 from sizing.cpu.words import cpus_in_words
 
@@ -99,7 +99,8 @@ def matrix(need: CpuNeed) -> Iterator[str]:
     row_at, at = table.cpus.index(wanted.cpus), table.memory_bytes.index(wanted.memory_bytes)
     # on narrow terminals the columns far from the demand are dropped first
     columns = [Column("CPUS", right=True)] + [
-        Column(amount(size), rank=abs(index - at), right=True) for index, size in enumerate(table.memory_bytes)
+        Column(size(memory_bytes), rank=abs(index - at), right=True)
+        for index, memory_bytes in enumerate(table.memory_bytes)
     ]
     rows = [
         (
@@ -114,7 +115,7 @@ def matrix(need: CpuNeed) -> Iterator[str]:
 
 
 def _no_cache(need: CpuNeed) -> str:
-    least = amount(need.matrix.memory_bytes[0])
+    least = size(need.matrix.memory_bytes[0])
     each = " for each GPU" if need.gpus else ""
     return f"memory for a cache of the data is of no use: it is as fast with the {least} of its processes{each}"
 
@@ -137,7 +138,7 @@ def _origin(need: CpuNeed, row: int) -> str:
 def demand(need: CpuNeed) -> str:
     """Return the demand vector as a sentence."""
     point = need.demand
-    memory = f", {amount(point.memory_bytes)}" if need.modelled else ""
+    memory = f", {size(point.memory_bytes)}" if need.modelled else ""
     if need.gpus:
         gpus = "1 GPU with" if need.gpus == 1 else f"{need.gpus} GPUs, each with"
         return f"demand: {gpus} {cpus_in_words(point.cpus)}{memory}"

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bftd.base.errors import BftError, UsageError
+from bftd.base.format import size
 from bftd.cli import common
-from bftd.cli.size.shared.amounts import amount
 
 if TYPE_CHECKING:
     from sizing.cpu.profiler import Profile
@@ -42,8 +42,8 @@ def write(need: CpuNeed, found: Profile, name: str) -> None:
     shown = sizes[:: max(1, -(-len(sizes) // _LINES_MOST))] if need.modelled and need.memory_matters else []
     if sizes[-1] not in shown:
         shown.append(sizes[-1])
-    for at, size in shown:
-        label = f"with {amount(size)}" if len(shown) > 1 else None
+    for at, memory_bytes in shown:
+        label = f"with {size(memory_bytes)}" if len(shown) > 1 else None
         alpha = 0.35 + 0.65 * (at + 1) / len(sizes)
         axes.plot(matrix.cpus, [row[at] for row in matrix.rates], label=label, color="#0072b2", alpha=alpha)
     tried = sorted(found.points.values(), key=lambda result: result.cpus)

@@ -39,7 +39,7 @@ def answered(partition: str, options: Sequence[str], entry: tuple[str, str], wor
     """
     srun = shutil.which("srun")
     if srun is None:
-        raise BftError("no srun on PATH: --partition needs Slurm; without it, this device is taken")
+        raise BftError("no srun on PATH: --partition needs Slurm; without it, this device is used")
     ours = [sys.executable, "-c", _OURS.format(*entry), str(_ROOT)]
     command = [srun, "--partition", partition, "-n1", *options, *ours, *words]
     job = subprocess.Popen(

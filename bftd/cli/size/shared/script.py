@@ -44,9 +44,9 @@ class Script:
         text = self.options.get(option) or ""
         return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0 else None
 
-    def copy(self, what: str = "gpus") -> Path:
+    def copy(self, infix: str = "gpus") -> Path:
         """Return the default path of the copy: job.sh becomes job.gpus.sh."""
-        return self.path.with_name(f"{self.path.stem}.{what}{self.path.suffix}")
+        return self.path.with_name(f"{self.path.stem}.{infix}{self.path.suffix}")
 
 
 def read(name: str) -> Script:
@@ -64,9 +64,9 @@ def read(name: str) -> Script:
     return Script(path, text, {option.name: option.value for option in sbatch_options.of_script(text)})
 
 
-def target(script: Script, output: str | None, *, overwrite: bool, what: str = "gpus") -> Path:
+def target(script: Script, output: str | None, *, overwrite: bool, infix: str = "gpus") -> Path:
     """Return the path of the copy; raises UsageError, before minutes of work, if it cannot be written."""
-    path = script.copy(what) if output is None else Path(output)
+    path = script.copy(infix) if output is None else Path(output)
     _refuse_target(script, path, overwrite=overwrite)
     refuse_unwritable(path)
     return path

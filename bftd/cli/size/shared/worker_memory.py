@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bftd.base.errors import UsageError
+from bftd.base.format import size
 
 if TYPE_CHECKING:
     from bftd.core.model.classes import NodeClass
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 FUNCTION = "make_step"
 _TIMEOUT_S = 60.0
-_GIB = 2**30
 
 Log = Callable[[str], None]
 
@@ -81,7 +81,7 @@ class _Need:
     batch: int
 
     def __str__(self) -> str:
-        return f"{self.bytes / _GIB:.1f} GiB with the guard band, traced with a batch of {self.batch}"
+        return f"{size(self.bytes)} with the guard band, traced with a batch of {self.batch}"
 
 
 def _need(spec: ElasticSpec, step: StepFunction, path: Path, python: str, batch: int | None, log: Log) -> _Need | None:
@@ -145,7 +145,7 @@ def _too_small(
         if not most_bytes:
             log(f"nothing is known of the GPUs of {name}: whether a worker fits them is not checked")
         elif taken_bytes > most_bytes:
-            return f"{name} ({most_bytes / _GIB:.1f} GiB{f' for {sharing} workers' if sharing > 1 else ''})"
+            return f"{name} ({size(most_bytes)}{f' for {sharing} workers' if sharing > 1 else ''})"
         elif taken_bytes > least_bytes:
             log(f"a worker takes {need}, and {name} may be too small: {note}")
     return None

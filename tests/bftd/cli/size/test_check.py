@@ -112,7 +112,7 @@ def test_where_a_step_fails_nothing_is_kept(terminal: SizeTerminal, monkeypatch:
     monkeypatch.setattr(checking, "BATCHES", {"one": 4})
     few = check(terminal, stand_in(terminal), "--into", str(kept))
     assert few.code == 1
-    assert says(few.err, "cli.size_check.too_few", rows=1)
+    assert says(few.err, "cli.size_check.too_few", rows="1 step")
     small = check(terminal, stand_in(terminal, total=1, allocated=2), "--into", str(kept))
     assert small.code == 1
     assert says(small.err, "cli.size_check.none_ran")
@@ -214,7 +214,7 @@ def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_typ
         assert says(wrong.err, "cli.size_check.no_step"), odd
     monkeypatch.setattr(allocation, "answered", lambda *_: {"steps": {**whole, "five": None, "four": None}})
     large = check(centre, sys.executable, "-p", "old")
-    assert says(large.err, "cli.size_check.too_few", rows=3)
+    assert says(large.err, "cli.size_check.too_few", rows="3 steps")
 
 
 def test_a_partition_of_several_types_or_none_is_refused(centre: SizeTerminal) -> None:

@@ -103,7 +103,7 @@ def test_the_lines_come_last_and_can_be_pasted(bft: Made) -> None:
         ),
         f"#SBATCH --mem-per-gpu=22G  # {why}",
     ]
-    assert "demand: 2 GPUs, each with 4 CPUs, 21.00 GiB" in ended.out
+    assert "demand: 2 GPUs, each with 4 CPUs, 21.0 GiB" in ended.out
 
 
 def test_what_it_costs_is_said_first_and_each_run_when_it_is_over_beside_the_result(bft: Made) -> None:

@@ -181,7 +181,7 @@ async def test_a_pause_asks_for_a_reason_and_once_more_and_is_lifted_by_the_same
     await seen.shows("run-h-1")
     await seen.press("p", "enter")
     await seen.shows(
-        "say why", "[ ] also ask back", "(*) everything", "( ) " + wording("top.asking.trainers_of", user="ann")
+        "give the reason", "[ ] also ask back", "(*) everything", "( ) " + wording("top.asking.trainers_of", user="ann")
     )
     await seen.type("dust")
     await seen.press("tab", "space", "enter")

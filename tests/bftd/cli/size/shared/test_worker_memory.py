@@ -96,7 +96,7 @@ def test_classes_that_are_too_small_are_left_out_by_their_type_and_that_is_said(
     assert job.fitted(A100, V100, CPU, spec="1-4,without=k80").format() == "1-4,without=k80:v100"
     [line] = job.told
     assert line == (
-        wording("cli.worker_memory.need", bytes="a worker takes 42.4", batch="8: too small are v100x2 (31.2 GiB)")
+        wording("cli.worker_memory.need", bytes="a worker takes 42.4 GiB", batch="8: too small are v100x2 (31.2 GiB)")
         + wording("cli.worker_memory.left_out", told="", out="v100")
     )
 

@@ -1,0 +1,47 @@
+"""Command-line options that several commands of `bft size` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from bftd.base.errors import UsageError
+
+model_sizes = click.option(
+    "--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md."
+)
+global_batch = click.option(
+    "--global-batch", type=int, required=True, metavar="B", help="Samples of a step on all GPUs together."
+)
+partitions = click.option(
+    "--partitions", default="auto", metavar="auto|FILE", help="GPUs of live Slurm (auto), or of a file."
+)
+partition = click.option("--partition", "-p", default="", metavar="NAME[,NAME...]", help="Of these partitions only.")
+gpu_type = click.option("--gpu", "gpu_type", default="", metavar="TYPE", help="Of this type only.")
+max_gpus = click.option("--max-gpus", type=int, metavar="N", help="At most so many.")
+stages = click.option(
+    "--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N."
+)
+precision = click.option(
+    "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
+)
+python = click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
+asks_start = click.option(
+    "--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default)."
+)
+
+
+def timeout(
+    default_s: float = 120.0, help: str = "For a trace; default 120 s."
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option --timeout, which must be above 0."""
+
+    def above_zero(ctx: click.Context, param: click.Parameter, value: float) -> float:
+        if not value > 0:
+            raise UsageError(f"--timeout {value:g}: seconds, more than 0")
+        return value
+
+    return click.option(
+        "--timeout", "timeout_s", type=float, default=default_s, metavar="S", callback=above_zero, help=help
+    )
