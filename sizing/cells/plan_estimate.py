@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from sizing.base.errors import NoProfile, UsageError
 from sizing.base.estimate import Estimate, Origin, worst
+from sizing.base.parallel import Parallel
 from sizing.cells import search
-from sizing.cells.cell import Cell, CellEstimate, CellPlan, Split, Stage
+from sizing.cells.cell import Cell, CellEstimate, CellPlan, Stage
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.pipeline_time import Hiding, StageTimes, iteration_s, reduce_s
 from sizing.cells.placing import data_rings, tensor_link, usable_per_node
@@ -40,7 +41,7 @@ BUCKET_BYTES = 25 * 2**20
 class ProfiledSplit:
     """One profiled split of a stage: its seconds, divided as in StageTimes, and its memory."""
 
-    split: Split
+    split: Parallel
     work_s: Estimate
     bucket_s: Estimate
     buckets: int
@@ -99,7 +100,7 @@ class Assembly:
         """
         return "none" if self.cell.gpu_type == "cpu" else "buckets"
 
-    def sample(self, index: int, split: Split) -> ProfiledSplit | None:
+    def sample(self, index: int, split: Parallel) -> ProfiledSplit | None:
         """Return the sample of a stage's split; None if it was not profiled.
 
         Raises NoTable, and NoProfile for a profile of another device.
@@ -133,7 +134,7 @@ class Assembly:
             peak_of(profile, held, split.dp),
         )
 
-    def transfer(self, index: int, before: Split, own: Split) -> Estimate:
+    def transfer(self, index: int, before: Parallel, own: Parallel) -> Estimate:
         """Estimate the transfer of a micro-batch's activations into a stage and of their gradients back."""
         sent_bytes = self.cell.stages[index - 1].across_bytes * self.micro_batch / self.graph.batch
         return transfer(self.cell, index, sent_bytes, before, own, self.comm, usable_per_node(self.per_node))
@@ -182,7 +183,7 @@ class Assembly:
         return self.micro_batches * stage.work_s + reduce_s(stage, self.hiding) + stage.update_s
 
 
-def name_of(split: Split) -> str:
+def name_of(split: Parallel) -> str:
     """Return a split in words."""
     return f"dp {split.dp} x tp {split.tp}"
 

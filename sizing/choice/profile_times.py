@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable, SizingError
 from sizing.base.estimate import Estimate
-from sizing.cells.cell import Cell, Split
+from sizing.cells.cell import Cell
 from sizing.cells.comm import file
 from sizing.cells.comm.table import CommTables
 from sizing.cells.profiles.profile import PRECISIONS, Setting, Source
@@ -132,8 +132,7 @@ def retimed(
             return None
         shape = GpuShape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
         try:
-            split = Split(parallel.dp, parallel.tp)
-            return slowest_of([measured.step_s(each, split, micro_batches) for each in shape.possible])
+            return slowest_of([measured.step_s(each, parallel, micro_batches) for each in shape.possible])
         except (DoesNotFit, NoProfile, NoTable):
             return None
 

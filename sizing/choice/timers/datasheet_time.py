@@ -15,7 +15,6 @@ from typing import Protocol
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.cells.cell import Split
 from sizing.choice.candidates import Spread
 from sizing.choice.shapes import GpuShape
 from sizing.choice.sources import Source
@@ -115,7 +114,7 @@ class Assumed:
         return StepTime(
             step,
             max(peaks, key=lambda peak: peak.high),
-            tuple(Split(parallel.dp, parallel.tp) for parallel in parallels),
+            tuple(parallels),
             micro_batches,
         )
 

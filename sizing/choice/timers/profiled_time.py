@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from sizing.base.errors import DoesNotFit, NoProfile, UsageError
 from sizing.base.estimate import Estimate
-from sizing.cells.cell import Cell, Split
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import Cell
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.plan_estimate import assembly, estimate
 from sizing.cells.profiles.shards import ShardProfile, StageShard
@@ -50,7 +51,7 @@ class ProfiledTime:
         peak = max(found.best.peaks, key=lambda each: each.high)
         return StepTime(found.best.step_s, peak, found.best.splits, found.best.micro_batches)
 
-    def step_s(self, shape: GpuShape, split: Split, micro_batches: int = 1) -> Estimate:
+    def step_s(self, shape: GpuShape, split: Parallel, micro_batches: int = 1) -> Estimate:
         """Return the time of a one-stage step with this split; raise DoesNotFit, NoProfile and NoTable."""
         cell = self._cell(shape, 1)
         try:

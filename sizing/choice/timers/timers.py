@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable
 from sizing.base.estimate import Estimate, worst
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 from sizing.choice.shapes import GpuShape
 
 
@@ -23,7 +23,7 @@ class StepTime:
 
     step_s: Estimate
     peak: Estimate
-    splits: tuple[Split, ...]
+    splits: tuple[Parallel, ...]
     micro_batches: int
     runs: int = 0
     host_bytes: int | None = None

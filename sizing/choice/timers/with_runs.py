@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sizing.base.errors import DoesNotFit
-from sizing.cells.cell import Split
 from sizing.choice.ran import Ran, used
 from sizing.choice.shapes import GpuShape
 from sizing.choice.sources import Traces
@@ -52,5 +51,4 @@ class WithRuns:
         peak = self.traces.peak(point.parallel, point.batch)
         assert peak is not None  # it was traced to identify these runs
         told = used(runs, peak, shape.pool.gpu_bytes)
-        split = Split(point.parallel.dp, point.parallel.tp)
-        return StepTime(told.step_s, told.peak, (split,), 1, told.runs, told.host_bytes)
+        return StepTime(told.step_s, told.peak, (point.parallel,), 1, told.runs, told.host_bytes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bftd.cli.size.cells import graph_of
+from sizing.base.parallel import Parallel
 from sizing.cells import stages
-from sizing.cells.cell import Split
 from sizing.cells.comm.bench import bench
 from sizing.cells.comm.table import CommTables
 from sizing.cells.plan_estimate import estimate
@@ -35,7 +35,7 @@ def test_cells_of_two_cpu_ranks_are_estimated_from_profiles_and_gloo_alone() -> 
         assert found.best.step_s.origin in ("interpolated", "formula")
         if len(cell.stages) == 1:
             assert found.tried == 2
-            assert found.best.splits[0] in (Split(2, 1), Split(1, 2))
+            assert found.best.splits[0] in (Parallel(2, 1), Parallel(1, 2))
         else:
             assert found.best.micro_batches == 8
             slowest = max(profiles[shard].compute_s.value for shard in wanted(cell, 16))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate, Origin
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 from sizing.choice.runs import JobRun
 from sizing.choice.shapes import GpuShape
 from sizing.choice.timers.timers import StepTime
@@ -29,7 +29,7 @@ def estimate(value: float, origin: Origin = "assumed", spread: float = 2.0) -> E
 
 
 def timed(step_s: float, gpus: int = 1, stages: int = 1, origin: Origin = "assumed") -> StepTime:
-    splits = (Split(gpus // stages, 1),) * stages
+    splits = (Parallel(gpus // stages, 1),) * stages
     return StepTime(
         estimate(step_s, origin), estimate(10 * GIB, "traced", 1.1), splits, 1 if stages == 1 else 4 * stages
     )
