@@ -10,6 +10,7 @@ from sizing.base.parallel import Parallel
 from sizing.choice.ran import Place
 from sizing.choice.sources import RankBatch
 from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import GpuShape, shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,14 @@ class Spread:
     tensor: bool = False
     fsdp: bool = False
     heads: int | None = None
+
+    def tensor_groups(self, most: int) -> Iterator[int]:
+        """Yield the sizes of tensor-parallel groups of up to `most` GPUs: powers of two that divide the heads."""
+        tp = 1
+        while tp <= most and (tp == 1 or self.tensor):
+            if self.heads is None or self.heads % tp == 0:
+                yield tp
+            tp *= 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +58,22 @@ def candidates(
     """
     if global_batch < 1:
         raise UsageError(f"a global batch of {global_batch}: at least 1")
-    if max_gpus is not None and max_gpus < 1:
-        raise UsageError(f"at most {max_gpus} GPUs: at least 1")
     return tuple(
-        Candidate(pool, nodes, parallel, parallel.batch_of(global_batch))
+        Candidate(pool, shape.nodes, parallel, parallel.batch_of(global_batch))
         for pool in pools
-        for nodes, per_node in _shapes(pool, max_gpus)
-        for parallel in _parallels(pool, nodes, per_node, spread)
+        for shape in shapes(pool, max_gpus)
+        for parallel in _parallels(shape, spread)
         if global_batch % parallel.shares == 0
     )
 
 
-def _shapes(pool: GpuPool, max_gpus: int | None) -> Iterator[tuple[int, int]]:
-    """Yield (nodes, GPUs of each): any part of one node, or whole nodes."""
-    if pool.gpu.slice:  # slices of GPUs cannot communicate
-        yield 1, 1
-        return
-    sizes = sorted({group.gpus for group in pool.groups})
-    for per_node in range(1, sizes[-1] + 1):
-        if pool.nodes(per_node) and (max_gpus is None or per_node <= max_gpus):
-            yield 1, per_node
-    for per_node in sizes:
-        most = pool.nodes(per_node) if max_gpus is None else min(pool.nodes(per_node), max_gpus // per_node)
-        for nodes in range(2, most + 1):
-            yield nodes, per_node
-
-
-def _parallels(pool: GpuPool, nodes: int, per_node: int, spread: Spread) -> Iterator[Parallel]:
-    tp = 1
-    while tp <= per_node:
-        whole = all(group.gpus % tp == 0 for group in pool.having(per_node))
-        if per_node % tp == 0 and whole and (spread.heads is None or spread.heads % tp == 0):
-            shares = nodes * per_node // tp
+def _parallels(shape: GpuShape, spread: Spread) -> Iterator[Parallel]:
+    having = shape.pool.having(shape.per_node)
+    for tp in spread.tensor_groups(shape.per_node):
+        if shape.per_node % tp == 0 and all(group.gpus % tp == 0 for group in having):
+            shares = shape.gpus // tp
             yield Parallel(shares, tp)
             if spread.fsdp and shares > 1:
                 yield Parallel(1, tp, shares)
-                if nodes > 1 and per_node > tp:
-                    yield Parallel(nodes, tp, per_node // tp)
-        if not spread.tensor:
-            return
-        tp *= 2
+                if shape.nodes > 1 and shape.per_node > tp:
+                    yield Parallel(shape.nodes, tp, shape.per_node // tp)

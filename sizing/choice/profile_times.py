@@ -18,9 +18,9 @@ from sizing.cells.size_graph import chain
 from sizing.choice.candidates import Candidate
 from sizing.choice.fit import By, PlanChoice
 from sizing.choice.fit import retimed as ranked
-from sizing.choice.shapes import GpuShape
 from sizing.choice.timers.profiled_time import ProfiledTime
 from sizing.choice.timers.timers import slowest_of
+from sizing.inventory.shapes import GpuShape
 from sizing.inventory.site import Site
 from sizing.model import graphing
 from sizing.model.graph import GRAPH_BATCH, Graph

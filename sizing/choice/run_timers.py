@@ -15,13 +15,13 @@ from sizing.choice.by_formula import Formula
 from sizing.choice.candidates import Spread
 from sizing.choice.cuts import ByGraph
 from sizing.choice.runs import JobRun
-from sizing.choice.shapes import GpuShape, shapes
 from sizing.choice.sources import RankBatch, ends
 from sizing.choice.timers.datasheet_time import Assumed
 from sizing.choice.timers.timers import Slowest, StepTimeModel, TimerChain
 from sizing.choice.timers.with_runs import WithRuns
 from sizing.choice.tracer import Tracer, spread_of
 from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import GpuShape, shapes
 from sizing.inventory.site import Site
 from sizing.model import tracing
 from sizing.model.graph import GRAPH_BATCH, Graph
@@ -173,13 +173,11 @@ def _ways(
     chosen: Sequence[GpuPool], global_batch: int, max_gpus: int | None, spread: Spread
 ) -> Iterator[tuple[GpuShape, RankBatch]]:
     """Yield each way to spread the whole model, with the work of one rank."""
-    for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
-        tp = 1
-        while tp <= shape.per_node and (tp == 1 or spread.tensor):
+    for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus, cells=True)):
+        for tp in spread.tensor_groups(shape.per_node):
             dp = shape.gpus // tp
-            if global_batch % dp == 0 and (spread.heads is None or spread.heads % tp == 0):
+            if global_batch % dp == 0:
                 yield shape, RankBatch(Parallel(dp, tp), global_batch // dp)
-            tp *= 2
 
 
 def _trace(tracer: Tracer, points: Collection[RankBatch]) -> None:

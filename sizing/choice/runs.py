@@ -12,9 +12,9 @@ from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.base.plan import GpuPlan
 from sizing.choice import limits
-from sizing.choice.shapes import GpuShape, shapes, stage_counts
 from sizing.choice.timers.timers import StepTime, StepTimeModel
 from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import GpuShape, shapes, stage_counts
 from sizing.sbatch import lines as emit
 from sizing.sbatch.lines import SbatchLine
 from sizing.step_time import datasheet
@@ -177,7 +177,7 @@ def survey(
     runs: list[JobRun] = []
     out: list[Rejected] = []
     for pool in pools:
-        for shape in shapes(pool, max_gpus):
+        for shape in shapes(pool, max_gpus, cells=True):
             for stages in stage_counts(shape, max_stages):
                 try:
                     timed = timer.time(shape, stages)

@@ -16,10 +16,10 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.choice.candidates import Spread
-from sizing.choice.shapes import GpuShape
 from sizing.choice.sources import Source
 from sizing.choice.timers.timers import StepTime
 from sizing.inventory.gpus import GIB
+from sizing.inventory.shapes import GpuShape
 from sizing.memory.peak import guarded_bytes
 from sizing.step_time import datasheet
 
@@ -83,12 +83,8 @@ class Assumed:
         )
 
     def _tensor(self, shape: GpuShape, parts: Sequence[StagePart]) -> Iterator[int]:
-        """Yield the sizes of tensor-parallel groups that fit a node, a stage and the heads."""
-        tp, most = 1, min(shape.per_node, *(part.gpus for part in parts))
-        while tp <= most and (tp == 1 or self.spread.tensor):
-            if self.spread.heads is None or self.spread.heads % tp == 0:
-                yield tp
-            tp *= 2
+        """Return the sizes of tensor-parallel groups that fit a node, a stage and the heads."""
+        return self.spread.tensor_groups(min(shape.per_node, *(part.gpus for part in parts)))
 
     def _timed(self, shape: GpuShape, parts: Sequence[StagePart], tp: int) -> StepTime | None:
         parallels = [Parallel(part.gpus // tp, tp) for part in parts]

@@ -13,8 +13,8 @@ from sizing.cells.comm.protocol import Communication
 from sizing.cells.plan_estimate import assembly, estimate
 from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.stages import stages as cut
-from sizing.choice.shapes import GpuShape
 from sizing.choice.timers.timers import StepTime
+from sizing.inventory.shapes import GpuShape
 from sizing.model.graph import Graph
 
 Profiles = Callable[[Cell], Mapping[StageShard, ShardProfile]]

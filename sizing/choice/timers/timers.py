@@ -9,7 +9,7 @@ from typing import Protocol
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable
 from sizing.base.estimate import Estimate, worst
 from sizing.base.parallel import Parallel
-from sizing.choice.shapes import GpuShape
+from sizing.inventory.shapes import GpuShape
 
 
 @dataclass(frozen=True, slots=True)

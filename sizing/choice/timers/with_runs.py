@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from sizing.base.errors import DoesNotFit
 from sizing.choice.ran import Ran, used
-from sizing.choice.shapes import GpuShape
 from sizing.choice.sources import Traces
 from sizing.choice.timers.timers import StepTime, StepTimeModel
+from sizing.inventory.shapes import GpuShape
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate, Origin
 from sizing.base.parallel import Parallel
 from sizing.choice.runs import JobRun
-from sizing.choice.shapes import GpuShape
 from sizing.choice.timers.timers import StepTime
 from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import GpuShape
 from tests.sizing.plans_of import GIB, gpu, group
 
 NOW_S = 1.8e9

@@ -9,9 +9,9 @@ import pytest
 from sizing.base.errors import DoesNotFit
 from sizing.base.parallel import Parallel
 from sizing.choice.ran import Ran
-from sizing.choice.shapes import GpuShape
 from sizing.choice.sources import RankBatch, Traces
 from sizing.choice.timers.with_runs import WithRuns
+from sizing.inventory.shapes import GpuShape
 from tests.sizing.choice.cells_of import Table, pool
 from tests.sizing.plans_of import GIB, trace
 
