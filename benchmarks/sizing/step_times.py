@@ -30,7 +30,7 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.choice.by_formula import Formula
-from sizing.choice.candidates import Spread
+from sizing.choice.layout import Spread
 from sizing.choice.timers.datasheet_time import Assumed, StagePart
 from sizing.inventory.gpus import CATALOGUE, GpuType
 from sizing.inventory.inventory import GpuNodes

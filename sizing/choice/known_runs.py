@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from sizing.choice import ran
 from sizing.choice.ran import Ran
+from sizing.choice.sources import Place
 from sizing.choice.tracer import Tracer
 from sizing.inventory.site import Site
 from sizing.model import launch
@@ -17,7 +18,7 @@ def name_of(step: str) -> str:
     return f"{path.name}:{function}"
 
 
-def known(tracer: Tracer, places: Collection[ran.Place], site: Site) -> tuple[list[Ran], list[str]]:
+def known(tracer: Tracer, places: Collection[Place], site: Site) -> tuple[list[Ran], list[str]]:
     """Return past runs of exactly this step on some GPUs, and notes; traces the step as those runs had it.
 
     With --precision, which times all arithmetic in one precision, no run counts.

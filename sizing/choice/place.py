@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sizing.base.errors import UsageError
-from sizing.base.plan import GpuPlan
 from sizing.inventory.gpus import GIB, GpuType
 from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
 
@@ -47,12 +46,6 @@ class PlacementRequest:
     def __post_init__(self) -> None:
         if self.gpus < 1 or self.tp < 1 or self.gpus % self.tp:
             raise UsageError(f"{self.gpus} GPUs in groups of {self.tp}: give whole groups, at least one")
-
-    @classmethod
-    def of(cls, plan: GpuPlan) -> PlacementRequest:
-        """Return the request of a plan, with its guard band."""
-        per_node = plan.gpus // plan.nodes if plan.nodes and plan.gpus % plan.nodes == 0 else 0
-        return cls(plan.gpus, int(plan.peak.high), plan.parallel.tp, plan.partition, plan.gpu_type, per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +92,17 @@ class _Pool:
     usable: dict[tuple[int, int | None, int | None], dict[str, int]] = field(default_factory=dict)
 
 
-def place(plans: Sequence[GpuPlan | PlacementRequest], inventory: Inventory) -> Placement | None:
+def place(asks: Sequence[PlacementRequest], inventory: Inventory) -> Placement | None:
     """Return the first plan that can be placed, and where; None if none can. The arguments are not changed."""
-    found = [*trial(plans, inventory)][-1:]
+    found = [*trial(asks, inventory)][-1:]
     return found[0] if found and isinstance(found[0], Placement) else None
 
 
-def trial(plans: Sequence[GpuPlan | PlacementRequest], inventory: Inventory) -> Iterator[Placement | NotPlaceable]:
+def trial(asks: Sequence[PlacementRequest], inventory: Inventory) -> Iterator[Placement | NotPlaceable]:
     """Yield the refusal of each plan passed over, then the placement of the first that can be placed."""
     pools = list(_pools(inventory))
-    for index, plan in enumerate(plans):
-        answer = _placed(index, PlacementRequest.of(plan) if isinstance(plan, GpuPlan) else plan, pools)
+    for index, ask in enumerate(asks):
+        answer = _placed(index, ask, pools)
         yield answer
         if isinstance(answer, Placement):
             return

@@ -12,8 +12,8 @@ from sizing.cells.comm import file
 from sizing.cells.size_graph import chain
 from sizing.choice import known_runs, profile_times
 from sizing.choice.by_formula import Formula
-from sizing.choice.candidates import Spread
 from sizing.choice.cuts import ByGraph
+from sizing.choice.layout import Layout, Spread
 from sizing.choice.runs import JobRun
 from sizing.choice.sources import RankBatch, ends
 from sizing.choice.timers.datasheet_time import Assumed
@@ -21,7 +21,7 @@ from sizing.choice.timers.timers import Slowest, StepTimeModel, TimerChain
 from sizing.choice.timers.with_runs import WithRuns
 from sizing.choice.tracer import Tracer, spread_of
 from sizing.inventory.pools import GpuPool
-from sizing.inventory.shapes import GpuShape, shapes
+from sizing.inventory.shapes import shapes
 from sizing.inventory.site import Site
 from sizing.model import tracing
 from sizing.model.graph import GRAPH_BATCH, Graph
@@ -68,7 +68,7 @@ class Timers:
     def notes(self, found: Sequence[JobRun]) -> list[str]:
         """Return notes on how reliable the times are and what would improve them."""
         told = list(self.said)
-        assumed = sorted({run.shape.pool.partition for run in found if run.run_s.origin == "assumed"})
+        assumed = sorted({run.partition for run in found if run.run_s.origin == "assumed"})
         if assumed:
             told.append(
                 f"times in {', '.join(assumed)} are assumed from data sheets, for ranking: "
@@ -111,14 +111,14 @@ def timers_of(
     spread = replace(spread_of(asked, tracer), fsdp=False)
     ways = tuple(_ways(chosen, global_batch, max_gpus, spread))
     timers.append(
-        Slowest(_assumed(asked, tracer, graph, global_batch, spread, {point for _, point in ways}, splits, said))
+        Slowest(_assumed(asked, tracer, graph, global_batch, spread, {each.point for each in ways}, splits, said))
     )
     said += _either(chosen)
     said += splits.undeclared
     first = TimerChain(timers)
     timer: StepTimeModel = first
     if tracer is not None:
-        places = {(each.pool.gpu.name, each.gpus, each.nodes, point) for each, point in ways if not each.pool.mixed}
+        places = {each.place for each in ways if not each.shape.pool.mixed}
         runs, more = known_runs.known(tracer, places, site)
         timer = WithRuns(first, runs, tracer.traces, global_batch)
         said += more
@@ -169,15 +169,13 @@ def _assumed(
     return Assumed(source, whole, global_batch, replace(spread, tensor=splits.tensor), sizes)
 
 
-def _ways(
-    chosen: Sequence[GpuPool], global_batch: int, max_gpus: int | None, spread: Spread
-) -> Iterator[tuple[GpuShape, RankBatch]]:
-    """Yield each way to spread the whole model, with the work of one rank."""
+def _ways(chosen: Sequence[GpuPool], global_batch: int, max_gpus: int | None, spread: Spread) -> Iterator[Layout]:
+    """Yield each layout of the whole model on the GPUs that cells may have."""
     for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus, cells=True)):
         for tp in spread.tensor_groups(shape.per_node):
             dp = shape.gpus // tp
             if global_batch % dp == 0:
-                yield shape, RankBatch(Parallel(dp, tp), global_batch // dp)
+                yield Layout(shape, (Parallel(dp, tp),), global_batch)
 
 
 def _trace(tracer: Tracer, points: Collection[RankBatch]) -> None:

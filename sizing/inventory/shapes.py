@@ -23,6 +23,23 @@ class GpuShape:
         return self.nodes * self.per_node
 
     @property
+    def name(self) -> str:
+        """The GPUs in words: "4 x a100 in new"."""
+        return f"{self.gpus} x {self.pool.gpu.name} in {self.pool.partition}"
+
+    @property
+    def request(self) -> tuple[str, str, str, int, int]:
+        """The key of its request to Slurm, which does not see how a model is spread over the GPUs."""
+        return self.pool.partition, self.pool.gpu.name, self.pool.gres_type, self.nodes, self.gpus
+
+    @property
+    def paid(self) -> int:
+        """The number of GPUs that a job takes from others: whole nodes' if the partition is exclusive."""
+        if not self.pool.exclusive:
+            return self.gpus
+        return self.nodes * max(group.gpus for group in self.pool.having(self.per_node))
+
+    @property
     def possible(self) -> tuple[GpuShape, ...]:
         """The same shape with each type of GPU that a job may get in its pool."""
         return tuple(replace(self, pool=replace(self.pool, gpu=gpu, others=())) for gpu in self.pool.possible)

@@ -15,9 +15,8 @@ from typing import Protocol
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choice.candidates import Spread
+from sizing.choice.layout import Spread, TimedLayout
 from sizing.choice.sources import Source
-from sizing.choice.timers.timers import StepTime
 from sizing.inventory.gpus import GIB
 from sizing.inventory.shapes import GpuShape
 from sizing.memory.peak import guarded_bytes
@@ -61,7 +60,7 @@ class Assumed:
     spread: Spread
     cut: StageCut | None = None
 
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         """Return the fastest split that fits; raise DoesNotFit."""
         if stages == 1:
             parts: Sequence[StagePart] = (StagePart(shape.gpus, 1.0, 1.0, 0.0),)
@@ -86,7 +85,7 @@ class Assumed:
         """Return the sizes of tensor-parallel groups that fit a node, a stage and the heads."""
         return self.spread.tensor_groups(min(shape.per_node, *(part.gpus for part in parts)))
 
-    def _timed(self, shape: GpuShape, parts: Sequence[StagePart], tp: int) -> StepTime | None:
+    def _timed(self, shape: GpuShape, parts: Sequence[StagePart], tp: int) -> TimedLayout | None:
         parallels = [Parallel(part.gpus // tp, tp) for part in parts]
         if any(self.global_batch % parallel.dp for parallel in parallels):
             return None
@@ -107,12 +106,8 @@ class Assumed:
         usual, high = (_pipeline([getattr(each, end) for each in times], micro_batches) for end in ("value", "high"))
         last = max(reduced, key=lambda each: each.value)
         step = datasheet.beside(Estimate(usual, low, high, "assumed"), last, micro_batches)
-        return StepTime(
-            step,
-            max(peaks, key=lambda peak: peak.high),
-            tuple(parallels),
-            micro_batches,
-        )
+        peak = max(peaks, key=lambda each: each.high)
+        return TimedLayout(shape, tuple(parallels), self.global_batch, micro_batches, step_s=step, peak=peak)
 
     def _stage(
         self, shape: GpuShape, part: StagePart, parallel: Parallel, source: Source, cut: int

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 
 from sizing.base.errors import DoesNotFit, NoProfile, UsageError
 from sizing.base.estimate import Estimate
-from sizing.base.parallel import Parallel
 from sizing.cells.cell import Cell
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.plan_estimate import assembly, estimate
 from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.stages import stages as cut
-from sizing.choice.timers.timers import StepTime
+from sizing.choice.layout import Layout, TimedLayout
 from sizing.inventory.shapes import GpuShape
 from sizing.model.graph import Graph
 
@@ -31,7 +30,7 @@ class ProfiledTime:
     global_batch: int
     _cells: dict[tuple[str, int, int], Cell] = field(default_factory=dict)
 
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         """Return the fastest plan of the profiled splits; raise DoesNotFit, NoProfile and NoTable."""
         cell = self._cell(shape, stages)
         try:
@@ -48,12 +47,13 @@ class ProfiledTime:
             raise DoesNotFit(str(error)) from None
         if found.best is None:
             raise DoesNotFit("; ".join(found.dropped))
-        peak = max(found.best.peaks, key=lambda each: each.high)
-        return StepTime(found.best.step_s, peak, found.best.splits, found.best.micro_batches)
+        best = found.best
+        peak = max(best.peaks, key=lambda each: each.high)
+        return TimedLayout(shape, best.splits, self.global_batch, best.micro_batches, step_s=best.step_s, peak=peak)
 
-    def step_s(self, shape: GpuShape, split: Parallel, micro_batches: int = 1) -> Estimate:
-        """Return the time of a one-stage step with this split; raise DoesNotFit, NoProfile and NoTable."""
-        cell = self._cell(shape, 1)
+    def step_s(self, layout: Layout) -> Estimate:
+        """Return the time of a step of one stage; raise DoesNotFit, NoProfile and NoTable."""
+        cell, split = self._cell(layout.shape, 1), layout.parallel
         try:
             whole = assembly(
                 cell,
@@ -61,9 +61,9 @@ class ProfiledTime:
                 self.profiles(cell),
                 self.comm,
                 global_batch=self.global_batch,
-                per_node=shape.per_node,
-                gpu_bytes=shape.pool.gpu_bytes,
-                micro_batches=micro_batches,
+                per_node=layout.shape.per_node,
+                gpu_bytes=layout.gpu_bytes,
+                micro_batches=layout.micro_batches,
             )
             sample = whole.sample(0, split)
         except UsageError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 from sizing.base.errors import DoesNotFit, NoProfile
 from sizing.base.estimate import Estimate
 from sizing.choice import limits
+from sizing.choice.layout import TimedLayout
 from sizing.choice.runs import JobRun, best_of_shapes, survey
-from sizing.choice.timers.timers import StepTime, TimerChain
+from sizing.choice.timers.timers import TimerChain
 from sizing.inventory.shapes import GpuShape
 from tests.sizing.choice.cells_of import NOW_S, TOO_LARGE, Table, estimate, pool, run, timed
 from tests.support.messages import says, wording
@@ -84,14 +86,9 @@ def test_the_lines_ask_for_one_task_a_node_and_say_how_the_model_lies_on_the_gpu
 
 
 def test_gpus_that_nobody_else_can_have_are_counted() -> None:
-    whole = JobRun(GpuShape(pool(), 1, 2), 1, timed(1.0, 2), estimate(3600))
-    exclusive = JobRun(
-        GpuShape(
-            pool().__class__("x", whole.shape.pool.gpu, whole.shape.pool.groups, 80 * 2**30, exclusive=True), 1, 2
-        ),
-        1,
-        timed(1.0, 2),
-        estimate(3600),
+    whole, exclusive = (
+        JobRun.of(timed(1.0, GpuShape(replace(pool(), exclusive=alone), 1, 2)), estimate(3600))
+        for alone in (False, True)
     )
     assert (whole.gpu_hours.value, exclusive.gpu_hours.value) == (2, 4)
 
@@ -104,7 +101,7 @@ def test_json_has_each_number_with_its_origin() -> None:
 
 
 class Unprofiled:
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         raise NoProfile("profile it by bft size profile")
 
 
