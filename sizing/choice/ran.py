@@ -12,7 +12,7 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,10 @@ from sizing.base.json_fields import Fields, decoded
 from sizing.base.parallel import Parallel
 from sizing.choice.layout import Layout, TimedLayout
 from sizing.choice.sources import Place, RankBatch, Traces
+from sizing.choice.tracer import Tracer
+from sizing.inventory.site import Site
 from sizing.memory.peak import guarded_bytes
+from sizing.model import launch
 from sizing.model.trace import StepTrace
 
 NAME = "ran.jsonl"
@@ -289,6 +292,43 @@ def _ran(where: str, line: str) -> Ran:
     if ran.point.parallel.gpus != ran.gpus:
         raise given.wrong("gpus", "dp x tp x fsdp")
     return ran
+
+
+def name_of(step: str) -> str:
+    """Return the name under which runs of a step are stored."""
+    path, function = launch.parts(step)
+    return f"{path.name}:{function}"
+
+
+def known(tracer: Tracer, places: Collection[Place], site: Site) -> tuple[list[Ran], list[str]]:
+    """Return past runs of exactly this step on some GPUs, and notes; traces the step as those runs had it.
+
+    With --precision, which times all arithmetic in one precision, no run counts.
+    """
+    name = name_of(tracer.step)
+    own, note = read(usual_path(), name)
+    published, other = read(site.folder / NAME, name)
+    said = [each for each in (note, other) if each]
+    mine = {each.job for each in own}
+    own = [each for each in own if each.place in places]
+    published = [each for each in published if each.place in places and each.job not in mine]
+    if tracer.traces.precision and own:
+        return [], [*said, f"with --precision no job counts that ran: {len(own)}"]
+    if tracer.traces.precision or not own + published:
+        return [], said
+    found = of_step(own, published, tracer.traces, tracer.measure)
+    if found.same:
+        last = max(found.same, key=lambda each: each.ended_s)
+        said.append(f"jobs that ran and count: {len(found.same)}, the last of them {last.job}")
+    if found.others:
+        said.append(
+            f"jobs that ran and do not count, since they trained another model or one that was changed: {found.others}"
+        )
+    if found.unknown:
+        said.append(
+            f"jobs that ran and were not compared, since the step was not traced as they had it: {found.unknown}"
+        )
+    return list(found.same), said
 
 
 def used(runs: Sequence[Ran], layout: Layout, peak: Estimate) -> TimedLayout:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.errors import DoesNotFit, SizingError, Untraceable, UsageError
 from sizing.base.parallel import Parallel
 from sizing.base.progress import Progress
+from sizing.cells.cell import Stage
 from sizing.cells.comm import file
 from sizing.cells.size_graph import chain
-from sizing.choice import known_runs, profile_times
+from sizing.cells.stages import stages as cut
+from sizing.choice import profile_times, ran
 from sizing.choice.by_formula import Formula
-from sizing.choice.cuts import ByGraph
 from sizing.choice.layout import Layout, Spread
 from sizing.choice.runs import JobRun
 from sizing.choice.sources import RankBatch, ends
-from sizing.choice.timers.datasheet_time import Assumed
+from sizing.choice.timers.datasheet_time import Assumed, StagePart
 from sizing.choice.timers.timers import Slowest, StepTimeModel, TimerChain
 from sizing.choice.timers.with_runs import WithRuns
 from sizing.choice.tracer import Tracer, spread_of
@@ -54,6 +55,31 @@ class Splits:
             ways.append(f"by tensor parallelism ({'--tensor' if asked.step is None else 'a keyword tp'})")
         told = (f"a script that can be cut says so: {' and '.join(ways)}",) if ways else ()
         return Splits(stages, can, told)
+
+
+@dataclass(frozen=True)
+class ByGraph:
+    """The assumed stages of a model whose operators are known: those of its graph, as for profiles."""
+
+    graph: Graph
+    _cuts: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
+
+    def parts(self, gpus: int, stages: int) -> tuple[StagePart, ...]:
+        """Return the stages that a cell would have; raise DoesNotFit."""
+        try:
+            if (gpus, stages) not in self._cuts:
+                self._cuts[gpus, stages] = cut(self.graph, gpus, stages)
+        except UsageError as error:
+            raise DoesNotFit(str(error)) from None
+        return tuple(
+            StagePart(
+                each.gpus,
+                each.flops / max(1, self.graph.flops),
+                each.parameters / max(1, self.graph.parameters),
+                each.across_bytes / self.graph.batch,
+            )
+            for each in self._cuts[gpus, stages]
+        )
 
 
 @dataclass
@@ -119,7 +145,7 @@ def timers_of(
     timer: StepTimeModel = first
     if tracer is not None:
         places = {each.place for each in ways if not each.shape.pool.mixed}
-        runs, more = known_runs.known(tracer, places, site)
+        runs, more = ran.known(tracer, places, site)
         timer = WithRuns(first, runs, tracer.traces, global_batch)
         said += more
     return Timers(timer, first.unknown, said, profile_times.profiling(asked, precision))
@@ -155,8 +181,8 @@ def _assumed(
         try:
             _trace(tracer, points)
             said += tracer.told()
-            cut = None if graph is None else ByGraph(graph)
-            return Assumed(tracer.traces, tracer.traces, global_batch, spread, cut)
+            sizes = None if graph is None else ByGraph(graph)
+            return Assumed(tracer.traces, tracer.traces, global_batch, spread, sizes)
         except Untraceable as error:
             if asked.model is None:
                 raise SizingError(f"{error}; give --config for an estimate by formula") from None

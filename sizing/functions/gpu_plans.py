@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.progress import Progress, quiet
-from sizing.choice import advice, known_runs, profile_times
+from sizing.choice import advice, profile_times, ran
 from sizing.choice.by_formula import Formula
 from sizing.choice.fit import By, GpuPlan, best_of, explore, with_runs
 from sizing.choice.fit import fit as ranked
@@ -92,7 +92,7 @@ def fit(
     notes += more
     runs: list[Ran] = []
     if tracer is not None:
-        runs, more = known_runs.known(tracer, {each.place for each in ways if not each.shape.pool.mixed}, site)
+        runs, more = ran.known(tracer, {each.place for each in ways if not each.shape.pool.mixed}, site)
         if runs:
             plans = ranked(tracer.traces, ways, by)  # now with the plans for splits that were traced only for them
         notes += more

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.choice import plan_file
 from sizing.choice.fit import GpuPlan
-from sizing.choice.place import NotPlaceable, Placement, PlacementRequest, check, place, trial
+from sizing.choice.place import NotPlaceable, Placement, PlacementRequest, check, parse, place, trial
 from sizing.inventory.gpus import GIB, recognise
 from sizing.inventory.inventory import Inventory, PartitionOffer
 from sizing.inventory.pools import pools
@@ -203,7 +202,7 @@ def test_a_plan_of_bft_size_fit_is_placed_with_its_guard_band() -> None:
     second = Estimate(1.0, 1.0, 1.0, "assumed")
     (pool,) = pools(inventory(group("t4", {"n1": 4, "n2": 4}, gpus=4)))
     plan = GpuPlan(GpuShape(pool, 2, 4), (Parallel(dp=4, tp=2),), 4, step_s=second, peak=peak, cost=second)
-    (wanted,) = plan_file.asks(json.dumps({"plans": [plan.to_json()]}))
+    (wanted,) = parse(json.dumps({"plans": [plan.to_json()]}))
     assert wanted == PlacementRequest(8, 15 * GIB, 2, "gpu", "t4", 4)
     assert place([wanted], inventory(group("t4", {"n1": 8}))) is None
 
