@@ -9,7 +9,7 @@ from sizing.base.parallel import Parallel
 from sizing.cells import stages
 from sizing.cells.comm.bench import bench
 from sizing.cells.comm.table import CommTables
-from sizing.cells.plan_estimate import estimate
+from sizing.cells.plan_estimate import assembly, fastest
 from sizing.cells.profiles.profile import profile
 from sizing.cells.profiles.required import wanted
 from sizing.model.config import parse
@@ -29,7 +29,7 @@ def test_cells_of_two_cpu_ranks_are_estimated_from_profiles_and_gloo_alone() -> 
     tables, _ = bench(2, day="", rounds=2, max_bytes=2**20, kinds=("all_reduce", "send_recv"))
     comm = CommTables(tables)
     for cell in cells:
-        found = estimate(cell, graph, profiles, comm, global_batch=16, per_node=2, gpu_bytes=2**36)
+        found = fastest(assembly(cell, graph, profiles, comm, global_batch=16, per_node=2, gpu_bytes=2**36))
         assert found.best is not None
         assert found.best.step_s.value > 0
         assert found.best.step_s.origin in ("interpolated", "formula")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,12 +12,11 @@ from hypothesis import strategies as st
 from sizing.base.errors import NoProfile, NoTable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.cells.cell import Cell
+from sizing.cells.cell import Cell, CellEstimate
 from sizing.cells.comm.protocol import Link
-from sizing.cells.plan_estimate import assembly, estimate, hybrids
+from sizing.cells.plan_estimate import assembly, fastest, hybrids, peak_of
 from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
 from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
-from sizing.cells.stage_memory import peak_of
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
 from tests.support.messages import wording
@@ -25,6 +25,10 @@ pytestmark = pytest.mark.slow
 
 ROOMY = 80 * GIB
 REDUCED = (Exchange("all_reduce", 2**20, 4),)
+
+
+def estimate(*data: Any, **how: Any) -> CellEstimate:
+    return fastest(assembly(*data, **how))
 
 
 def profiled(cell: Cell, compute_s: dict[Parallel, float], global_batch: int = 32) -> dict[StageShard, ShardProfile]:
