@@ -170,7 +170,7 @@ def best_of_shapes(runs: Iterable[JobRun]) -> tuple[JobRun, ...]:
     found: dict[object, JobRun] = {}
     for run in sorted(runs, key=lambda run: run.stages):
         best = found.get(run.shape.request)
-        share = SIMPLER if best is not None and "assumed" in origins([run, best]) else 0.0
+        share = SIMPLER if best is not None and "assumed" in (run.run_s.origin, best.run_s.origin) else 0.0
         if best is None or run.step_s.value < best.step_s.value * (1 - share):
             found[run.shape.request] = run
     return tuple(sorted(found.values(), key=_length))
@@ -191,11 +191,6 @@ def _length(run: JobRun) -> tuple[object, ...]:
 
 def _json(estimate: Estimate) -> dict[str, Any]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "origin": estimate.origin}
-
-
-def origins(runs: Iterable[JobRun]) -> frozenset[str]:
-    """Return the origins of the runs' times."""
-    return frozenset(run.run_s.origin for run in runs)
 
 
 def nearest(out: Sequence[Rejected]) -> str:

@@ -71,7 +71,7 @@ class Assumed:
         found = [timed for tp in self._tensor(shape, parts) if (timed := self._timed(shape, parts, tp)) is not None]
         if not found:
             raise DoesNotFit(f"a global batch of {self.global_batch} cannot be cut over it")
-        fitting = [timed for timed in found if timed.peak.high <= shape.pool.gpu_bytes]
+        fitting = [timed for timed in found if timed.fits]
         if fitting:
             return min(fitting, key=lambda timed: timed.step_s.value)
         least = min(found, key=lambda timed: timed.peak.high).peak
