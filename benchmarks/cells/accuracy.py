@@ -36,7 +36,8 @@ from typing import Any
 from benchmarks.cells import cases
 from benchmarks.cells.cases import Case, Plan
 from sizing.base.estimate import Estimate
-from sizing.cells.cell import Cell, Split, Stage
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import Cell, Stage
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import CommTables, table
 from sizing.cells.plan_estimate import assembly
@@ -181,7 +182,7 @@ def rows_of(case: Case, plans: Sequence[Plan], found: Sequence[dict[str, Any]]) 
             gpu_bytes=float("inf"),
             micro_batches=plan.micro_batches,
         )
-        samples = [whole.sample(index, Split(plan.dp, plan.tp)) for index in range(len(cell.stages))]
+        samples = [whole.sample(index, Parallel(plan.dp, plan.tp)) for index in range(len(cell.stages))]
         step_s = whole.plan([sample for sample in samples if sample is not None]).step_s
         rounds = zip(*(rank["seconds"][f"plan {plan.name}"] for rank in found), strict=True)
         took = sorted(max(each) for each in rounds)

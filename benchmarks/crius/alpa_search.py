@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 from sizing.cells.tune import middle, tune, undecided
 from studies.crius import search_log
 from studies.crius.search_log import Grid, LogCell, Replay, best_of
@@ -207,7 +207,7 @@ def reduction() -> list[dict[str, float]]:
     """How many splits are tried of one stage, also on more GPUs than in the logs, wherever the best of them lies."""
     found = []
     for power in range(1, 11):
-        axis = [Split(2**at, 2 ** (power - at)) for at in range(power + 1)]
+        axis = [Parallel(2**at, 2 ** (power - at)) for at in range(power + 1)]
         tries = []
         for best in range(power + 1):
             times = {split: 1.0 + 0.2 * abs(at - best) for at, split in enumerate(axis)}

@@ -38,7 +38,7 @@ from typing import Any
 from benchmarks.sizing.cases import CASES, MODELS, QUICK, Case, case_of
 from sizing.base.errors import SizingError, Untraceable
 from sizing.base.parallel import Parallel
-from sizing.memory import marp
+from sizing.memory import formula
 from sizing.model import config, tracing
 from slurm_plugin.sandbox.ports import reserved_ports
 
@@ -123,7 +123,7 @@ def marp_of(case: Case) -> int | None:
         return None
     sizes = case.parallel
     spread = f"dp={sizes.dp},tp={sizes.tp},fsdp={sizes.fsdp}"
-    return marp.bytes_of(config.parse(f"gpt:{case.config},b={case.batch},{spread}"))
+    return formula.marp_bytes_of(config.parse(f"gpt:{case.config},b={case.batch},{spread}"))
 
 
 def compare(case: Case) -> Row:

@@ -30,12 +30,12 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.choice.by_formula import Formula
-from sizing.choice.candidates import Spread
-from sizing.choice.shapes import GpuShape
+from sizing.choice.layout import Spread
 from sizing.choice.timers.datasheet_time import Assumed, StagePart
 from sizing.inventory.gpus import CATALOGUE, GpuType
 from sizing.inventory.inventory import GpuNodes
 from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import GpuShape
 from sizing.model import config, tracing
 from sizing.step_time import datasheet
 

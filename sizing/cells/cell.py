@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sizing.base.estimate import Estimate
+from sizing.base.parallel import Parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +36,6 @@ class Cell:
         return sum(stage.gpus for stage in self.stages)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Split:
-    """The division of a stage's GPUs: `dp` replicas of `tp` tensor-parallel GPUs."""
-
-    dp: int
-    tp: int
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs, dp x tp."""
-        return self.dp * self.tp
-
-
 @dataclass(frozen=True, slots=True)
 class CellPlan:
     """A cell with a split for each stage, and the estimates for it.
@@ -57,7 +45,7 @@ class CellPlan:
     """
 
     cell: Cell
-    splits: tuple[Split, ...]
+    splits: tuple[Parallel, ...]
     micro_batches: int
     step_s: Estimate
     peaks: tuple[Estimate, ...]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sizing.cells.cell import Cell, Split
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import Cell
 from sizing.cells.comm.protocol import Link
 
 
@@ -24,13 +25,13 @@ class Rings:
     at_once: int
 
 
-def tensor_link(cell: Cell, stage: int, split: Split, per_node: int) -> Link:
+def tensor_link(cell: Cell, stage: int, split: Parallel, per_node: int) -> Link:
     """Return the link between the tensor-parallel ranks of one replica of a stage, the worst placed one."""
     close = min(split.tp, per_node, _within(cell, stage, split.tp, per_node))
     return Link(cell.gpu_type, close, split.tp // close)
 
 
-def data_rings(cell: Cell, stage: int, split: Split, per_node: int) -> Rings:
+def data_rings(cell: Cell, stage: int, split: Parallel, per_node: int) -> Rings:
     """Return the rings of the ranks that hold the same part of a stage's weights."""
     per_node = min(per_node, _within(cell, stage, split.gpus, per_node))
     inside = min(split.tp, per_node)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from sizing.base.errors import NoProfile, UsageError
 from sizing.base.estimate import Estimate, Origin, worst
+from sizing.base.parallel import Parallel
 from sizing.cells import search
-from sizing.cells.cell import Cell, CellEstimate, CellPlan, Split, Stage
+from sizing.cells.cell import Cell, CellEstimate, CellPlan, Stage
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.pipeline_time import Hiding, StageTimes, iteration_s, reduce_s
 from sizing.cells.placing import data_rings, tensor_link, usable_per_node
@@ -28,19 +30,22 @@ from sizing.cells.profiles.required import (
     splits_of,
 )
 from sizing.cells.profiles.shards import ShardProfile, StageShard
-from sizing.cells.stage_memory import Schedule, gradient_bytes, in_flight, peak_of
 from sizing.cells.stage_transfers import NOTHING, times, total, transfer
+from sizing.memory.peak import guarded_bytes
 from sizing.model.graph import Graph
 
 BUCKET_BYTES = 25 * 2**20
 """DistributedDataParallel's own default (bucket_cap_mb=25)."""
+
+Schedule = Literal["gpipe", "1f1b"]
+"""gpipe: all forward passes, then all backward passes; 1f1b: each backward pass as soon as possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProfiledSplit:
     """One profiled split of a stage: its seconds, divided as in StageTimes, and its memory."""
 
-    split: Split
+    split: Parallel
     work_s: Estimate
     bucket_s: Estimate
     buckets: int
@@ -99,7 +104,7 @@ class Assembly:
         """
         return "none" if self.cell.gpu_type == "cpu" else "buckets"
 
-    def sample(self, index: int, split: Split) -> ProfiledSplit | None:
+    def sample(self, index: int, split: Parallel) -> ProfiledSplit | None:
         """Return the sample of a stage's split; None if it was not profiled.
 
         Raises NoTable, and NoProfile for a profile of another device.
@@ -133,7 +138,7 @@ class Assembly:
             peak_of(profile, held, split.dp),
         )
 
-    def transfer(self, index: int, before: Split, own: Split) -> Estimate:
+    def transfer(self, index: int, before: Parallel, own: Parallel) -> Estimate:
         """Estimate the transfer of a micro-batch's activations into a stage and of their gradients back."""
         sent_bytes = self.cell.stages[index - 1].across_bytes * self.micro_batch / self.graph.batch
         return transfer(self.cell, index, sent_bytes, before, own, self.comm, usable_per_node(self.per_node))
@@ -182,7 +187,38 @@ class Assembly:
         return self.micro_batches * stage.work_s + reduce_s(stage, self.hiding) + stage.update_s
 
 
-def name_of(split: Split) -> str:
+def in_flight(schedule: Schedule, micro_batches: int, stages: int, stage: int) -> int:
+    """Return the number of micro-batches whose activations a stage (from 0) holds at once.
+
+    Without a pipeline, each micro-batch's backward pass follows its forward pass.
+    """
+    if stages == 1:
+        return 1
+    return micro_batches if schedule == "gpipe" else min(micro_batches, stages - stage)
+
+
+def gradient_bytes(profile: ShardProfile) -> int:
+    """Return the bytes of gradients that replicas sum.
+
+    A gradient has its weight's precision, at most fp32; buffers have none.
+    """
+    return min(profile.weight_bytes, 4 * profile.parameters)
+
+
+def peak_of(profile: ShardProfile, held: int, replicas: int) -> Estimate:
+    """Return the peak of one GPU with `held` micro-batches in flight; `high` is the memory that the GPU needs.
+
+    `high` includes the guard band. DistributedDataParallel copies gradients into buckets as large as all of them; `low`
+    excludes those.
+    """
+    stacked = profile.peak_bytes + (held - 1) * profile.activation_bytes
+    buckets = gradient_bytes(profile) if replicas > 1 else 0
+    peak = stacked + buckets
+    measured = held == 1 and not buckets
+    return Estimate(peak, stacked, guarded_bytes(peak), "measured" if measured else "formula")
+
+
+def name_of(split: Parallel) -> str:
     """Return a split in words."""
     return f"dp {split.dp} x tp {split.tp}"
 
@@ -204,35 +240,12 @@ def assembly(
     return Assembly(cell, graph, profiles, comm, global_batch, per_node, gpu_bytes, count, schedule)
 
 
-def estimate(
-    cell: Cell,
-    graph: Graph,
-    profiles: Mapping[StageShard, ShardProfile],
-    comm: Communication,
-    *,
-    global_batch: int,
-    per_node: int,
-    gpu_bytes: float,
-    micro_batches: int | None = None,
-    schedule: Schedule = "gpipe",
-) -> CellEstimate:
-    """Return the fastest plan of the cell whose splits were all profiled and fit into `gpu_bytes`.
+def fastest(whole: Assembly) -> CellEstimate:
+    """Return the fastest plan of the cell whose splits were all profiled and fit its GPUs.
 
     If none fits, a cell of one stage is tried with more micro-batches (with accumulated gradients), as far as these
-    were profiled. `per_node` is the number of GPUs of a node. Raises NoProfile if no split of a stage was profiled,
-    NoTable if a link's times are unknown, UsageError for a global batch that cannot be cut.
+    were profiled. Raises NoProfile if no split of a stage was profiled, NoTable if a link's times are unknown.
     """
-    whole = assembly(
-        cell,
-        graph,
-        profiles,
-        comm,
-        global_batch=global_batch,
-        per_node=per_node,
-        gpu_bytes=gpu_bytes,
-        micro_batches=micro_batches,
-        schedule=schedule,
-    )
     said: list[str] = []
     missing: NoProfile | None = None
     count: int | None = whole.micro_batches
@@ -240,20 +253,20 @@ def estimate(
         try:
             found = _fastest(replace(whole, micro_batches=count))
         except NoProfile as error:
-            if micro_batches is not None or missing is not None:
-                raise missing or error from None
+            if missing is not None:
+                raise missing from None
             if said:
                 said.append(f"more micro-batches may fit: {count} were not profiled")
                 break
             missing = error  # or profiling found every split too large
         else:
             said += [f"{why}, {count} micro-batches" if count > whole.micro_batches else why for why in found.dropped]
-            if found.best is not None or micro_batches is not None:
+            if found.best is not None:
                 return replace(found, dropped=tuple(said))
-        count = more_micro_batches(cell, global_batch, count)
+        count = more_micro_batches(whole.cell, whole.global_batch, count)
     if missing is not None and not said:
         raise missing
-    return CellEstimate(cell, None, 0, tuple(said))
+    return CellEstimate(whole.cell, None, 0, tuple(said))
 
 
 def _fastest(whole: Assembly) -> CellEstimate:

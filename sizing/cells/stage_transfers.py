@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sizing.base.errors import NoTable
 from sizing.base.estimate import Estimate, worst
-from sizing.cells.cell import Cell, Split
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import Cell
 from sizing.cells.comm.protocol import Communication, Link
 from sizing.cells.placing import boundary_link, tensor_link
 
@@ -27,7 +28,7 @@ def times(count: float, part: Estimate) -> Estimate:
 
 
 def transfer(
-    cell: Cell, stage: int, sent_bytes: float, before: Split, own: Split, comm: Communication, per_node: int
+    cell: Cell, stage: int, sent_bytes: float, before: Parallel, own: Parallel, comm: Communication, per_node: int
 ) -> Estimate:
     """Estimate the seconds for a micro-batch's activations into a stage and their gradients back.
 
@@ -42,7 +43,7 @@ def transfer(
 
 
 def _one_way(
-    sent_bytes: float, source: Split, target: Split, comm: Communication, peers: Link, gathering: Link
+    sent_bytes: float, source: Parallel, target: Parallel, comm: Communication, peers: Link, gathering: Link
 ) -> Estimate:
     into = sent_bytes / target.dp
     # each tensor-parallel rank of the target receives all data of its replica, and all source ranks share the sending

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 from sizing.cells.profiles.required import CLOSE
 
 Measure = Callable[[], float | None]
@@ -19,9 +19,9 @@ class Tuned:
     `times` are the seconds of all measured splits, in order of measurement; `candidates` is the number of all splits.
     """
 
-    best: Split | None
+    best: Parallel | None
     time_s: float | None
-    times: Mapping[Split, float | None]
+    times: Mapping[Parallel, float | None]
     candidates: int
 
     @property
@@ -30,7 +30,7 @@ class Tuned:
         return len(self.times)
 
 
-def tune(options: Mapping[Split, Measure], *, close: float = CLOSE) -> Tuned:
+def tune(options: Mapping[Parallel, Measure], *, close: float = CLOSE) -> Tuned:
     """Find the fastest of some splits of the same number of GPUs by calling as few of `options` as possible.
 
     The extremes are measured first. If one of them does not fit, or if they differ by at most the share `close` of the
@@ -41,19 +41,19 @@ def tune(options: Mapping[Split, Measure], *, close: float = CLOSE) -> Tuned:
     fits is never reported as one that does not. If the assumptions hold, the result is the fastest split of all.
     """
     axis = sorted(options)
-    times: dict[Split, float | None] = {}
+    times: dict[Parallel, float | None] = {}
     while (split := _next(axis, times, close)) is not None:
         times[split] = options[split]()
     best = _fastest(times)
     return Tuned(best, None if best is None else times[best], times, len(axis))
 
 
-def middle(axis: Sequence[Split]) -> Split:
+def middle(axis: Sequence[Parallel]) -> Parallel:
     """Return the split nearest to dp = tp; of two, the one with more tensor parallelism, which has fewer weights."""
     return min(axis, key=lambda split: (max(split.dp, split.tp) / min(split.dp, split.tp), split.dp))
 
 
-def _next(axis: Sequence[Split], times: Mapping[Split, float | None], close: float) -> Split | None:
+def _next(axis: Sequence[Parallel], times: Mapping[Parallel, float | None], close: float) -> Parallel | None:
     """Return the split to measure next, or None if no other can be faster."""
     left = [split for split in axis if split not in times]
     if not left:
@@ -68,7 +68,7 @@ def _next(axis: Sequence[Split], times: Mapping[Split, float | None], close: flo
     best = _fastest(times)
     if best is None:
         return min(left, key=lambda split: (abs(place[split] - place[third]), split.dp))
-    found: list[tuple[int, float, int, Split]] = []
+    found: list[tuple[int, float, int, Parallel]] = []
     for step in (1, -1):
         at = place[best] + step
         if 0 <= at < len(axis) and axis[at] not in times:
@@ -85,6 +85,6 @@ def undecided(one: float | None, other: float | None, close: float = CLOSE) -> b
     return one is None or other is None or abs(one - other) <= close * max(one, other)
 
 
-def _fastest(times: Mapping[Split, float | None]) -> Split | None:
+def _fastest(times: Mapping[Parallel, float | None]) -> Parallel | None:
     fitting = {split: seconds for split, seconds in times.items() if seconds is not None}
     return min(fitting, key=fitting.__getitem__, default=None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sizing.cells.cell import CellPlan, Split
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import CellPlan
 from sizing.cells.plan_estimate import Assembly, ProfiledSplit, name_of
 from sizing.cells.profiles.required import shard_of, splits_of
 from sizing.cells.profiles.shards import ShardProfile, StageShard
@@ -34,14 +35,14 @@ def tune_cell(whole: Assembly, profiles: dict[StageShard, ShardProfile], profile
     evenly are not candidates. Transfers between stages do not count in the comparison, only in the plan. Raises
     NoTable, with the command that measures a link, and any error of `profiler`.
     """
-    samples: list[dict[Split, ProfiledSplit]] = []
+    samples: list[dict[Parallel, ProfiledSplit]] = []
     stages: list[Tuned] = []
     dropped: list[str] = []
     for index, stage in enumerate(whole.cell.stages):
-        mine: dict[Split, ProfiledSplit] = {}
+        mine: dict[Parallel, ProfiledSplit] = {}
 
         def measure(
-            split: Split, shard: StageShard, index: int = index, mine: dict[Split, ProfiledSplit] = mine
+            split: Parallel, shard: StageShard, index: int = index, mine: dict[Parallel, ProfiledSplit] = mine
         ) -> float | None:
             if shard not in profiles:
                 made = profiler(shard)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sizing.base.plan import GpuPlan
 from sizing.choice.by_formula import Formula
-from sizing.choice.candidates import Candidate
-from sizing.choice.fit import PlanChoice, fit
+from sizing.choice.fit import GpuPlan, fit
+from sizing.choice.layout import Layout
 from sizing.choice.sources import STATE, Source, Traces
 from sizing.inventory.gpus import GIB
 from sizing.model.trace import Category
@@ -22,9 +21,9 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = {
 """Changes of a configuration that reduce its memory and leave the model as it is."""
 
 
-def sentence(source: Source, choices: Sequence[PlanChoice], others: Sequence[Candidate]) -> str:
-    """Return one line on plans (at least one), none of which fits. `others` are candidates the user has ruled out."""
-    near = choices[0].plan
+def sentence(source: Source, plans: Sequence[GpuPlan], others: Sequence[Layout]) -> str:
+    """Return one line on plans (at least one), none of which fits. `others` are layouts the user has ruled out."""
+    near = plans[0]
     lacks = near.peak.high - near.gpu_bytes
     told = (
         f"fits nowhere: the nearest, {_name(near)}, needs {near.peak.high / GIB:.1f} GiB a GPU with the guard band "
@@ -32,7 +31,7 @@ def sentence(source: Source, choices: Sequence[PlanChoice], others: Sequence[Can
     )
     help_ = list(_elsewhere(source, others))
     if isinstance(source, Formula):
-        help_ += _changes(source, [choice.candidate for choice in choices])
+        help_ += _changes(source, plans)
     elif isinstance(source, Traces):
         help_ += _of_step(source.categories(near.parallel, near.batch), near)
     nothing = "recomputation, ZeRO and micro-batches of one do not do it: it needs more or larger GPUs"
@@ -44,13 +43,13 @@ def _name(plan: GpuPlan) -> str:
     return f"{plan.gpus} x {plan.gpu_type} of partition {plan.partition} ({spread})"
 
 
-def _elsewhere(source: Source, others: Sequence[Candidate]) -> Iterator[str]:
+def _elsewhere(source: Source, others: Sequence[Layout]) -> Iterator[str]:
     best = _best(source, others)
     if best is not None:
         yield f"{_name(best)} would fit"
 
 
-def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
+def _changes(source: Formula, layouts: Sequence[Layout]) -> Iterator[str]:
     """Yield changes of the configuration that make it fit, each tried alone; if none does, all together."""
     changes: list[tuple[str, Formula]] = []
     together = source
@@ -62,17 +61,16 @@ def _changes(source: Formula, candidates: Sequence[Candidate]) -> Iterator[str]:
     if source.fixed != 1:
         changes.append(("b=1", replace(source, fixed=1)))
         together = replace(together, fixed=1)
-    helped = [f"{name} would make it fit {_name(best)}" for name, way in changes if (best := _best(way, candidates))]
+    helped = [f"{name} would make it fit {_name(best)}" for name, way in changes if (best := _best(way, layouts))]
     if helped:
         yield from helped
-    elif changes and (best := _best(together, candidates)) is not None:
+    elif changes and (best := _best(together, layouts)) is not None:
         yield f"{', '.join(name for name, _ in changes)} together would make it fit {_name(best)}"
 
 
-def _best(source: Source, candidates: Sequence[Candidate]) -> GpuPlan | None:
+def _best(source: Source, layouts: Sequence[Layout]) -> GpuPlan | None:
     """Return the best plan that fits."""
-    best = next(iter(fit(source, candidates)), None)
-    return best.plan if best is not None and best.plan.fits else None
+    return next((plan for plan in fit(source, layouts) if plan.fits), None)
 
 
 def _of_step(parts: Mapping[Category, int], near: GpuPlan) -> Iterator[str]:

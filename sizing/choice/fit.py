@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from sizing.base.errors import Untraceable
 from sizing.base.estimate import Estimate
-from sizing.base.plan import GpuPlan
-from sizing.choice.candidates import Candidate
+from sizing.choice.layout import Layout, TimedLayout
 from sizing.choice.ran import Ran, used
 from sizing.choice.sources import RankBatch, Source, Traces, ends
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
-from sizing.sbatch import lines
+from sizing.sbatch.lines import SbatchLine, written
 from sizing.step_time import datasheet
 
-T = TypeVar("T")
+L = TypeVar("L", bound=Layout)
 
 By = Literal["cost", "time"]
 """The ranking of plans: by GPUs x time x the type's worth, or by time alone."""
@@ -33,81 +32,118 @@ Measure = Callable[[Sequence[RankBatch]], Sequence[StepTrace | Untraceable]]
 """A function that traces points, some at once, and returns each trace or the reason there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanChoice:
-    """A plan with the candidate that it was made from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPlan(TimedLayout):
+    """One way to train a model.
 
-    plan: GpuPlan
-    candidate: Candidate
+    `cost` is that of a step in the inventory's unit. `sbatch` are the lines that ask Slurm for its GPUs, and `why` has
+    the reason for each of them. `start` is Slurm's answer on when it could begin, in its own words, None if it was not
+    asked.
+    """
+
+    cost: Estimate
+    sbatch: tuple[str, ...] = ()
+    start: str | None = None
+    why: tuple[str, ...] = ()
+
+    def lines(self, tasks_per_node: int | None = None) -> tuple[SbatchLine, ...]:
+        """Return the lines that ask Slurm for it; `tasks_per_node` is that of the user's script."""
+        sizes = [(name, getattr(self.parallel, name)) for name in ("dp", "tp", "fsdp")]
+        spread = " x ".join(f"{name} {size}" for name, size in sizes if size > 1 or name == "dp")
+        return written(self.shape, spread, self.peak, self.host_bytes, tasks_per_node)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form of a plan in `bft size fit --json` and in the files that `bft size place` reads."""
+        return {
+            "partition": self.partition,
+            "gpu_type": self.gpu_type,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "dp": self.parallel.dp,
+            "tp": self.parallel.tp,
+            "fsdp": self.parallel.fsdp,
+            "batch": self.batch,
+            "micro_batch": self.micro_batch,
+            "peak_bytes": int(self.peak.value),
+            "high_bytes": int(self.peak.high),
+            "origin": self.peak.origin,
+            "gpu_bytes": self.gpu_bytes,
+            "fits": self.fits,
+            "step_s": self.step_s.value,
+            "step_low_s": self.step_s.low,
+            "step_high_s": self.step_s.high,
+            "step_origin": self.step_s.origin,
+            "cost": self.cost.value,
+            "ran": self.runs,
+            "sbatch": list(self.sbatch),
+            "why": list(self.why),
+            "start": self.start,
+        }
 
 
-def fit(source: Source, candidates: Iterable[Candidate], by: By = "cost") -> tuple[PlanChoice, ...]:
-    """Return plans of all candidates for which the source knows the memory, best first, with their #SBATCH lines.
+def fit(source: Source, layouts: Iterable[Layout], by: By = "cost") -> tuple[GpuPlan, ...]:
+    """Return plans of all layouts for which the source knows the memory, best first, with their #SBATCH lines.
 
     Plans that fit come first, by cost or time; of equal ones the faster, also at worst, then the one on fewer nodes.
     The others follow by the bytes that a GPU lacks.
     """
-    chosen = [choice for candidate in candidates if (choice := _choice(source, candidate)) is not None]
-    return tuple(sorted(chosen, key=lambda choice: _rank(choice.plan, by)))
+    plans = []
+    for layout in layouts:
+        peak, work = source.peak(layout.parallel, layout.batch), source.work(layout.parallel, layout.batch)
+        if peak is not None and work is not None:
+            plans.append(_lined(_plan(layout, work, peak, source)))
+    return _ranked(plans, by)
 
 
 def retimed(
-    choices: Iterable[PlanChoice], time: Callable[[Candidate, int], Estimate | None], by: By = "cost"
-) -> tuple[PlanChoice, ...]:
-    """Rank plans anew with the step times that `time` knows for a candidate and its number of micro-batches."""
+    plans: Iterable[GpuPlan], time: Callable[[Layout], Estimate | None], by: By = "cost"
+) -> tuple[GpuPlan, ...]:
+    """Rank plans anew with the step times that `time` knows for a layout."""
     found = []
-    for choice in choices:
-        plan, candidate = choice.plan, choice.candidate
-        step = time(candidate, plan.batch // (plan.micro_batch or plan.batch))
-        if step is not None:
-            paid = candidate.pool.paid(plan.gpus, plan.nodes)
-            plan = replace(plan, step_s=step, cost=datasheet.cost_of(step, paid, candidate.pool.gpu))
-        found.append(replace(choice, plan=plan))
-    return tuple(sorted(found, key=lambda choice: _rank(choice.plan, by)))
+    for plan in plans:
+        step = time(plan)
+        found.append(plan if step is None else replace(plan, step_s=step, cost=_cost(plan, step)))
+    return _ranked(found, by)
 
 
-def with_runs(choices: Iterable[PlanChoice], runs: Sequence[Ran], by: By = "cost") -> tuple[PlanChoice, ...]:
+def with_runs(plans: Iterable[GpuPlan], runs: Sequence[Ran], by: By = "cost") -> tuple[GpuPlan, ...]:
     """Rank plans anew with the time and memory of jobs that ran exactly this step on exactly their GPUs."""
     places: dict[object, list[Ran]] = {}
     for ran in runs:
         places.setdefault(ran.place, []).append(ran)
     found = []
-    for choice in choices:
-        plan, candidate = choice.plan, choice.candidate
-        if (mine := places.get(candidate.place)) and not candidate.pool.mixed:
-            told = used(mine, plan.peak, plan.gpu_bytes)
-            worth = datasheet.cost_of(told.step_s, candidate.pool.paid(plan.gpus, plan.nodes), candidate.pool.gpu)
-            plan = replace(
-                plan, step_s=told.step_s, peak=told.peak, cost=worth, runs=told.runs, host_bytes=told.host_bytes
-            )
-            choice = replace(choice, plan=_lined(plan, candidate))
-        found.append(choice)
-    return tuple(sorted(found, key=lambda choice: _rank(choice.plan, by)))
+    for plan in plans:
+        if (mine := places.get(plan.place)) and not plan.shape.pool.mixed:
+            told = used(mine, plan, plan.peak)
+            plan = replace(plan, step_s=told.step_s, peak=told.peak, runs=told.runs, host_bytes=told.host_bytes)
+            plan = _lined(replace(plan, cost=_cost(plan, plan.step_s)))
+        found.append(plan)
+    return _ranked(found, by)
 
 
-def best_of(choices: Iterable[PlanChoice], top: int) -> list[PlanChoice]:
+def best_of(plans: Iterable[GpuPlan], top: int) -> list[GpuPlan]:
     """Return the best plans that fit; of those that ask Slurm for the same GPUs only the first."""
-    fitting = (choice for choice in choices if choice.plan.fits)
-    return list(islice(_distinct(fitting, lambda choice: _request(choice.candidate)), top))
+    return list(islice(_distinct(plan for plan in plans if plan.fits), top))
 
 
 def explore(
     traces: Traces,
-    candidates: Sequence[Candidate],
+    layouts: Sequence[Layout],
     measure: Measure,
     *,
     top: int = 3,
     by: By = "cost",
     most: int = MOST_TRACES,
-) -> tuple[PlanChoice, ...]:
+) -> tuple[GpuPlan, ...]:
     """Like `fit`, with the traces it needs: few batches at first, then the best plans' own until they are certain.
 
     First one GPU and plain replicas are traced, each at the smallest and the largest batch. Then, as long as one of the
     `top` best plans that may fit (as `best_of` counts) was not traced itself, it is, up to `most` traces in all. Raises
     Untraceable if no trace succeeds.
     """
-    plain = [point for point in map(_point, candidates) if point.parallel.tp == point.parallel.fsdp == 1]
-    wanted = sorted(set(ends(plain or map(_point, candidates))))
+    points = [layout.point for layout in layouts]
+    plain = [point for point in points if point.parallel.tp == point.parallel.fsdp == 1]
+    wanted = sorted(set(ends(plain or points)))
     while wanted:
         for point, result in zip(wanted, measure(wanted), strict=True):
             if isinstance(result, Untraceable):
@@ -117,79 +153,59 @@ def explore(
         if not traces.found:
             raise Untraceable(next(iter(traces.failed.values())))
         tried = sum(map(len, traces.found.values())) + len(traces.failed)
-        best = list(islice(_distinct(_promising(traces, candidates, by), _request), top))
-        fresh = dict.fromkeys(point for point in map(_point, best) if not traces.is_known(point))
+        best = islice(_distinct(_promising(traces, layouts, by)), top)
+        fresh = dict.fromkeys(layout.point for layout in best if not traces.is_known(layout.point))
         # few at a time: one trace may rule the next one out
         wanted = list(fresh)[: min(AT_ONCE, most - tried)]
-    return fit(traces, candidates, by)
+    return fit(traces, layouts, by)
 
 
-def _request(candidate: Candidate) -> tuple[object, ...]:
-    """Return the key of a request to Slurm, which does not see how a model is spread over its GPUs."""
-    pool = candidate.pool
-    return pool.partition, pool.gpu.name, pool.gres_type, candidate.nodes, candidate.parallel.gpus
-
-
-def _distinct(items: Iterable[T], key: Callable[[T], object]) -> Iterator[T]:
+def _distinct(layouts: Iterable[L]) -> Iterator[L]:
+    """Yield the first of those that ask Slurm for the same GPUs."""
     seen = set()
-    for item in items:
-        if (what := key(item)) not in seen:
-            seen.add(what)
-            yield item
+    for layout in layouts:
+        if layout.shape.request not in seen:
+            seen.add(layout.shape.request)
+            yield layout
 
 
-def _promising(traces: Traces, candidates: Sequence[Candidate], by: By) -> list[Candidate]:
-    """Return the candidates that may fit by all that is known, best first; their memory may still be unknown."""
-    ranked = []
-    for candidate in candidates:
-        point = _point(candidate)
-        work = traces.work(point.parallel, point.batch)
-        if work is None or traces.is_out(point):
+def _promising(traces: Traces, layouts: Sequence[Layout], by: By) -> tuple[GpuPlan, ...]:
+    """Return the layouts that may fit by all that is known, best first; their memory may still be unknown."""
+    plans = []
+    for layout in layouts:
+        work = traces.work(layout.parallel, layout.batch)
+        if work is None or traces.is_out(layout.point):
             continue
-        if guarded_bytes(traces.least_bytes(point.parallel, point.batch)) > candidate.pool.gpu_bytes:
-            continue
-        plan = _plan(candidate, work, Estimate(0, 0, 0, "assumed"), traces)
-        ranked.append((_rank(plan, by), candidate))
-    return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0])]
+        if guarded_bytes(traces.least_bytes(layout.parallel, layout.batch)) <= layout.gpu_bytes:
+            plans.append(_plan(layout, work, Estimate(0, 0, 0, "assumed"), traces))
+    return _ranked(plans, by)
 
 
-def _point(candidate: Candidate) -> RankBatch:
-    return RankBatch(candidate.parallel, candidate.batch)
-
-
-def _choice(source: Source, candidate: Candidate) -> PlanChoice | None:
-    peak = source.peak(candidate.parallel, candidate.batch)
-    work = source.work(candidate.parallel, candidate.batch)
-    if peak is None or work is None:
-        return None
-    return PlanChoice(_lined(_plan(candidate, work, peak, source), candidate), candidate)
-
-
-def _lined(plan: GpuPlan, candidate: Candidate) -> GpuPlan:
+def _lined(plan: GpuPlan) -> GpuPlan:
     """Return the plan with the lines that ask for it."""
-    written = lines.written(plan, candidate.pool)
-    return replace(plan, sbatch=tuple(line.text for line in written), why=tuple(line.why for line in written))
+    lines = plan.lines()
+    return replace(plan, sbatch=tuple(line.text for line in lines), why=tuple(line.why for line in lines))
 
 
-def _plan(candidate: Candidate, work: datasheet.StepWork, peak: Estimate, source: Source) -> GpuPlan:
-    pool, parallel = candidate.pool, candidate.parallel
-    per_node = parallel.gpus // candidate.nodes
-    network = min(group.network_bytes_s for group in pool.having(per_node))
-    times = (datasheet.step_s(work, parallel, gpu, candidate.nodes, network, source.precision) for gpu in pool.possible)
-    step = max(times, key=lambda each: each.value)
-    return GpuPlan(
-        partition=pool.partition,
-        gpu_type=pool.gpu.name,
-        gpus=parallel.gpus,
-        nodes=candidate.nodes,
-        parallel=parallel,
-        batch=candidate.batch,
-        peak=peak,
-        gpu_bytes=pool.gpu_bytes,
-        step_s=step,
-        cost=datasheet.cost_of(step, pool.paid(parallel.gpus, candidate.nodes), pool.gpu),
-        micro_batch=source.micro_batch(parallel, candidate.batch),
+def _plan(layout: Layout, work: datasheet.StepWork, peak: Estimate, source: Source) -> GpuPlan:
+    shape, parallel = layout.shape, layout.parallel
+    times = (
+        datasheet.step_s(work, parallel, gpu, shape.nodes, shape.network_bytes_s, source.precision)
+        for gpu in shape.pool.possible
     )
+    step = max(times, key=lambda each: each.value)
+    micro_batches = layout.batch // source.micro_batch(parallel, layout.batch)
+    return GpuPlan(
+        shape, layout.splits, layout.global_batch, micro_batches, step_s=step, peak=peak, cost=_cost(layout, step)
+    )
+
+
+def _cost(layout: Layout, step: Estimate) -> Estimate:
+    return datasheet.cost_of(step, layout.shape.paid, layout.shape.pool.gpu)
+
+
+def _ranked(plans: Iterable[GpuPlan], by: By) -> tuple[GpuPlan, ...]:
+    return tuple(sorted(plans, key=lambda plan: _rank(plan, by)))
 
 
 def _rank(plan: GpuPlan, by: By) -> tuple[object, ...]:

@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sizing.base.errors import UsageError
-from sizing.base.plan import GpuPlan
+from sizing.base.json_fields import Fields, decoded
 from sizing.inventory.gpus import GIB, GpuType
 from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
+from sizing.memory.peak import guarded_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,6 @@ class PlacementRequest:
     def __post_init__(self) -> None:
         if self.gpus < 1 or self.tp < 1 or self.gpus % self.tp:
             raise UsageError(f"{self.gpus} GPUs in groups of {self.tp}: give whole groups, at least one")
-
-    @classmethod
-    def of(cls, plan: GpuPlan) -> PlacementRequest:
-        """Return the request of a plan, with its guard band."""
-        per_node = plan.gpus // plan.nodes if plan.nodes and plan.gpus % plan.nodes == 0 else 0
-        return cls(plan.gpus, int(plan.peak.high), plan.parallel.tp, plan.partition, plan.gpu_type, per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +94,53 @@ class _Pool:
     usable: dict[tuple[int, int | None, int | None], dict[str, int]] = field(default_factory=dict)
 
 
-def place(plans: Sequence[GpuPlan | PlacementRequest], inventory: Inventory) -> Placement | None:
+def parse(text: str, *, name: str = "the plans") -> tuple[PlacementRequest, ...]:
+    """Return the requests of the plans in a file, best first; raise UsageError with the place and what to write there.
+
+    Only the fields that a placement needs are read: gpus, tp, partition, gpu_type, nodes, and high_bytes, or peak_bytes
+    to which the guard band is added.
+    """
+    whole = Fields(name, decoded(text, name))
+    found = tuple(map(_ask, whole.each("plans")))
+    if not found:
+        raise whole.wrong("plans", "at least one plan: bft size fit --json writes them")
+    return found
+
+
+def _ask(plan: Fields) -> PlacementRequest:
+    gpus, tp = plan.count("gpus", least=1), plan.count("tp", 1, least=1)
+    if gpus % tp:
+        raise plan.wrong("gpus", f"a multiple of tp={tp}")
+    if "dp" in plan and gpus != plan.count("dp", least=1) * tp * plan.count("fsdp", 1, least=1):
+        raise plan.wrong("gpus", "dp x tp x fsdp")
+    nodes = plan.count("nodes", 0)
+    if "high_bytes" in plan:
+        need_bytes = plan.count("high_bytes", least=1)
+    else:
+        need_bytes = guarded_bytes(
+            plan.count("peak_bytes", least=1), "formula" if plan.text("origin", "") == "formula" else "traced"
+        )
+    return PlacementRequest(
+        gpus=gpus,
+        need_bytes=need_bytes,
+        tp=tp,
+        partition=plan.text("partition", ""),
+        gpu_type=plan.text("gpu_type", ""),
+        per_node=gpus // nodes if nodes and gpus % nodes == 0 else 0,
+    )
+
+
+def place(asks: Sequence[PlacementRequest], inventory: Inventory) -> Placement | None:
     """Return the first plan that can be placed, and where; None if none can. The arguments are not changed."""
-    found = [*trial(plans, inventory)][-1:]
+    found = [*trial(asks, inventory)][-1:]
     return found[0] if found and isinstance(found[0], Placement) else None
 
 
-def trial(plans: Sequence[GpuPlan | PlacementRequest], inventory: Inventory) -> Iterator[Placement | NotPlaceable]:
+def trial(asks: Sequence[PlacementRequest], inventory: Inventory) -> Iterator[Placement | NotPlaceable]:
     """Yield the refusal of each plan passed over, then the placement of the first that can be placed."""
     pools = list(_pools(inventory))
-    for index, plan in enumerate(plans):
-        answer = _placed(index, PlacementRequest.of(plan) if isinstance(plan, GpuPlan) else plan, pools)
+    for index, ask in enumerate(asks):
+        answer = _placed(index, ask, pools)
         yield answer
         if isinstance(answer, Placement):
             return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable, SizingError
 from sizing.base.estimate import Estimate
-from sizing.cells.cell import Cell, Split
+from sizing.cells.cell import Cell
 from sizing.cells.comm import file
 from sizing.cells.comm.table import CommTables
 from sizing.cells.profiles.profile import PRECISIONS, Setting, Source
@@ -15,10 +15,9 @@ from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.profiles.sources import profiles_for
 from sizing.cells.profiles.store import Store
 from sizing.cells.size_graph import chain
-from sizing.choice.candidates import Candidate
-from sizing.choice.fit import By, PlanChoice
+from sizing.choice.fit import By, GpuPlan
 from sizing.choice.fit import retimed as ranked
-from sizing.choice.shapes import GpuShape
+from sizing.choice.layout import Layout
 from sizing.choice.timers.profiled_time import ProfiledTime
 from sizing.choice.timers.timers import slowest_of
 from sizing.inventory.site import Site
@@ -109,7 +108,7 @@ def graph_of(asked: ModelRequest, global_batch: int, python: str, timeout_s: flo
 
 
 def retimed(
-    choices: Sequence[PlanChoice],
+    plans: Sequence[GpuPlan],
     asked: ModelRequest,
     global_batch: int,
     python: str,
@@ -118,26 +117,23 @@ def retimed(
     by: By,
     site: Site,
     notes: list[str],
-) -> tuple[PlanChoice, ...]:
+) -> tuple[GpuPlan, ...]:
     """Return the plans, ranked again with measured times where profiles of the same split exist."""
     profiles = Profiles.of(asked, precision, notes)
     graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
     if profiles is None or graph is None:
-        return tuple(choices)
+        return tuple(plans)
     measured = profiles.timer(graph, file.of_site(site.folder), global_batch)
 
-    def time(candidate: Candidate, micro_batches: int) -> Estimate | None:
-        parallel = candidate.parallel
-        if parallel.fsdp > 1:
+    def time(layout: Layout) -> Estimate | None:
+        if layout.parallel.fsdp > 1:
             return None
-        shape = GpuShape(candidate.pool, candidate.nodes, parallel.gpus // candidate.nodes)
         try:
-            split = Split(parallel.dp, parallel.tp)
-            return slowest_of([measured.step_s(each, split, micro_batches) for each in shape.possible])
+            return slowest_of([measured.step_s(replace(layout, shape=each)) for each in layout.shape.possible])
         except (DoesNotFit, NoProfile, NoTable):
             return None
 
-    return ranked(choices, time, by)
+    return ranked(plans, time, by)
 
 
 def profiling(asked: ModelRequest, precision: str) -> str:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,12 @@ from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.json_fields import Fields, decoded
 from sizing.base.parallel import Parallel
-from sizing.choice.sources import RankBatch, Traces
+from sizing.choice.layout import Layout, TimedLayout
+from sizing.choice.sources import Place, RankBatch, Traces
+from sizing.choice.tracer import Tracer
+from sizing.inventory.site import Site
 from sizing.memory.peak import guarded_bytes
+from sizing.model import launch
 from sizing.model.trace import StepTrace
 
 NAME = "ran.jsonl"
@@ -39,10 +43,6 @@ _OF_JOB = re.compile(r"statistics for job: *(\w+)")
 _USED = re.compile(r"^\W*Max GPU Memory Used \(bytes\)[ *]*\W\s*(\d+)", re.MULTILINE)
 _JOB = re.compile("[0-9]+")
 _LEAST_S = 1e-6  # of a step: no training step is faster
-
-
-Place = tuple[str, int, int, RankBatch]
-"""The type of GPUs, the numbers of GPUs and of nodes, and the work of each GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,16 +114,6 @@ class ComparedRuns:
     same: tuple[Ran, ...]
     others: int
     unknown: int
-
-
-@dataclass(frozen=True, slots=True)
-class Used:
-    """The expectation for the next job from `runs` on the same GPUs: time of a step, memory of a GPU and of a node."""
-
-    runs: int
-    step_s: Estimate
-    peak: Estimate
-    host_bytes: int | None
 
 
 def work_of(trace: StepTrace) -> str:
@@ -304,8 +294,45 @@ def _ran(where: str, line: str) -> Ran:
     return ran
 
 
-def used(runs: Sequence[Ran], peak: Estimate, gpu_bytes: int) -> Used:
-    """Return the expectation from runs of one `place`: `peak` is the traced peak of a GPU, which has `gpu_bytes`.
+def name_of(step: str) -> str:
+    """Return the name under which runs of a step are stored."""
+    path, function = launch.parts(step)
+    return f"{path.name}:{function}"
+
+
+def known(tracer: Tracer, places: Collection[Place], site: Site) -> tuple[list[Ran], list[str]]:
+    """Return past runs of exactly this step on some GPUs, and notes; traces the step as those runs had it.
+
+    With --precision, which times all arithmetic in one precision, no run counts.
+    """
+    name = name_of(tracer.step)
+    own, note = read(usual_path(), name)
+    published, other = read(site.folder / NAME, name)
+    said = [each for each in (note, other) if each]
+    mine = {each.job for each in own}
+    own = [each for each in own if each.place in places]
+    published = [each for each in published if each.place in places and each.job not in mine]
+    if tracer.traces.precision and own:
+        return [], [*said, f"with --precision no job counts that ran: {len(own)}"]
+    if tracer.traces.precision or not own + published:
+        return [], said
+    found = of_step(own, published, tracer.traces, tracer.measure)
+    if found.same:
+        last = max(found.same, key=lambda each: each.ended_s)
+        said.append(f"jobs that ran and count: {len(found.same)}, the last of them {last.job}")
+    if found.others:
+        said.append(
+            f"jobs that ran and do not count, since they trained another model or one that was changed: {found.others}"
+        )
+    if found.unknown:
+        said.append(
+            f"jobs that ran and were not compared, since the step was not traced as they had it: {found.unknown}"
+        )
+    return list(found.same), said
+
+
+def used(runs: Sequence[Ran], layout: Layout, peak: Estimate) -> TimedLayout:
+    """Return the layout as runs of the same `place` took it; `peak` is the traced peak of a GPU.
 
     A step that ran there fits. The memory in use of a GPU bounds the guard band, unless it is less than the tensors:
     then the samples missed the peak.
@@ -313,13 +340,17 @@ def used(runs: Sequence[Ran], peak: Estimate, gpu_bytes: int) -> Used:
     times = [each.step_s for each in runs]
     peaks = [each.peak_bytes for each in runs if each.peak_bytes is not None]
     value = max(peaks) if peaks else peak.value
-    high = min(guarded_bytes(value) if peaks else peak.high, gpu_bytes)
+    high = min(guarded_bytes(value) if peaks else peak.high, layout.gpu_bytes)
     whole = [each.in_use_bytes for each in runs if each.in_use_bytes is not None and each.in_use_bytes >= value]
     high = min([high, *([max(whole)] if whole else [])])
     value = min(value, high)
-    return Used(
-        len(runs),
-        Estimate(statistics.median(times), min(times) / BETWEEN_RUNS, max(times) * BETWEEN_RUNS, "measured"),
-        Estimate(value, min(value, *peaks, peak.low), high, "measured" if peaks else peak.origin),
-        max((each.host_bytes for each in runs if each.host_bytes is not None), default=None),
+    return TimedLayout(
+        layout.shape,
+        layout.splits,
+        layout.global_batch,
+        layout.micro_batches,
+        step_s=Estimate(statistics.median(times), min(times) / BETWEEN_RUNS, max(times) * BETWEEN_RUNS, "measured"),
+        peak=Estimate(value, min(value, *peaks, peak.low), high, "measured" if peaks else peak.origin),
+        runs=len(runs),
+        host_bytes=max((each.host_bytes for each in runs if each.host_bytes is not None), default=None),
     )

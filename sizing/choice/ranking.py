@@ -83,7 +83,7 @@ def ask(
         if put(at) or any(_kind(run) == key and not run.refused for run in answered.values()):
             continue
         same = [other for other, run in enumerate(waiting) if _kind(run) == key and other not in answered]
-        small = min(same, key=lambda other: waiting[other].shape.gpus, default=None)
+        small = min(same, key=lambda other: waiting[other].gpus, default=None)
         if small is None or not put(small):
             closed[key] = answered[at].said
     for at, run in enumerate(waiting):
@@ -126,11 +126,11 @@ def misses(best: Sequence[JobRun], deadline_s: float, now_s: float) -> str:
     near = min(best, key=lambda run: run.ends_s(now_s).high)
     ends = near.ends_s(now_s)
     late, usual = ends.high - deadline_s, ends.value - deadline_s
-    name = f"{near.shape.gpus} x {near.shape.pool.gpu.name} in {near.shape.pool.partition}"
     if late <= 0:
-        return f"{name} would end in time, but the partition's time limit may end it first"
+        return f"{near.shape.name} would end in time, but the partition's time limit may end it first"
     expected = f"{words(usual)} after it" if usual > 0 else f"{words(-usual)} before it"
-    return f"the nearest, {name}, ends {words(late)} after it at worst ({ends.origin}), and is expected {expected}"
+    at_worst = f"{words(late)} after it at worst ({ends.origin})"
+    return f"the nearest, {near.shape.name}, ends {at_worst}, and is expected {expected}"
 
 
 def why(best: Sequence[JobRun], now_s: float, by: By | None = None) -> str:
@@ -144,7 +144,7 @@ def why(best: Sequence[JobRun], now_s: float, by: By | None = None) -> str:
     least = min(run.gpu_hours.value for run in best if run.ends_s(now_s).value <= _reach_s(soonest, now_s, by))
     fewest = "the fewest" if first.gpu_hours.value <= least else "nearly the fewest"
     merit = "ends first" if sooner_s <= _together_s(soonest) else f"takes {fewest} GPU-hours{among}"
-    said = f"{_name(first)} {merit}: it {_starts(first, now_s)} and runs {words(first.run_s.value)}"
+    said = f"{first.shape.name} {merit}: it {_starts(first, now_s)} and runs {words(first.run_s.value)}"
     if not others:
         return f"{said}; there is no other choice."
     fastest = min(others, key=lambda run: run.run_s.value)
@@ -153,22 +153,22 @@ def why(best: Sequence[JobRun], now_s: float, by: By | None = None) -> str:
     if sooner_s > _together_s(soonest):
         cost = soonest.gpu_hours
         clauses.append(
-            f"{_name(soonest)} is expected to end {words(sooner_s)} earlier, for {hours(cost.value)} GPU-hours"
+            f"{soonest.shape.name} is expected to end {words(sooner_s)} earlier, for {hours(cost.value)} GPU-hours"
         )
     elif fastest.run_s.value + _together_s(first) < first.run_s.value:
         clauses.append(
-            f"{_name(fastest)} runs {words(first.run_s.value - fastest.run_s.value)} less"
+            f"{fastest.shape.name} runs {words(first.run_s.value - fastest.run_s.value)} less"
             + (f" but starts {_later(fastest, first, now_s)}" if started else "")
         )
     if sooner_s <= _together_s(soonest) and started and (earliest.start_s or 0) + _SAME_S < (first.start_s or 0):
         clauses.append(
-            f"{_name(earliest)} starts {words((first.start_s or 0) - (earliest.start_s or 0))} earlier "
+            f"{earliest.shape.name} starts {words((first.start_s or 0) - (earliest.start_s or 0))} earlier "
             f"but runs {words(earliest.run_s.value - first.run_s.value)} longer"
         )
     if not clauses:
         gap = others[0].ends_s(now_s).value - ends.value
         after = f"ends {words(gap)} later" if gap >= _SAME_S else "ends at the same time"
-        clauses.append(f"the next, {_name(others[0])}, {after}")
+        clauses.append(f"the next, {others[0].shape.name}, {after}")
     said += f", while {' and '.join(clauses)}."
     cost, against = first.gpu_hours, others[0].gpu_hours
     said += f" It takes {hours(cost.value)} GPU-hours ({cost.origin}), the next {hours(against.value)} "
@@ -183,7 +183,7 @@ def _caution(best: Sequence[JobRun], now_s: float) -> str:
         return ""
     gap_s = sure.ends_s(now_s).value - first.ends_s(now_s).value
     when = f"{words(gap_s)} later" if gap_s >= _SAME_S else "at the same time"
-    return f" Its time is only assumed: the first whose time rests on measurements, {_name(sure)}, ends {when}."
+    return f" Its time is only assumed: the first whose time rests on measurements, {sure.shape.name}, ends {when}."
 
 
 def _firsts(waiting: Sequence[JobRun]) -> list[int]:
@@ -208,11 +208,7 @@ def _together_s(run: JobRun) -> float:
 
 
 def _kind(run: JobRun) -> tuple[str, str]:
-    return run.shape.pool.partition, run.shape.pool.gpu.name
-
-
-def _name(run: JobRun) -> str:
-    return f"{run.shape.gpus} x {run.shape.pool.gpu.name} in {run.shape.pool.partition}"
+    return run.partition, run.gpu_type
 
 
 def _starts(run: JobRun, now_s: float) -> str:

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.errors import DoesNotFit, SizingError, Untraceable, UsageError
 from sizing.base.parallel import Parallel
 from sizing.base.progress import Progress
+from sizing.cells.cell import Stage
 from sizing.cells.comm import file
 from sizing.cells.size_graph import chain
-from sizing.choice import known_runs, profile_times
+from sizing.cells.stages import stages as cut
+from sizing.choice import profile_times, ran
 from sizing.choice.by_formula import Formula
-from sizing.choice.candidates import Spread
-from sizing.choice.cuts import ByGraph
+from sizing.choice.layout import Layout, Spread
 from sizing.choice.runs import JobRun
-from sizing.choice.shapes import GpuShape, shapes
 from sizing.choice.sources import RankBatch, ends
-from sizing.choice.timers.datasheet_time import Assumed
+from sizing.choice.timers.datasheet_time import Assumed, StagePart
 from sizing.choice.timers.timers import Slowest, StepTimeModel, TimerChain
 from sizing.choice.timers.with_runs import WithRuns
 from sizing.choice.tracer import Tracer, spread_of
 from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import shapes
 from sizing.inventory.site import Site
 from sizing.model import tracing
 from sizing.model.graph import GRAPH_BATCH, Graph
@@ -56,6 +57,31 @@ class Splits:
         return Splits(stages, can, told)
 
 
+@dataclass(frozen=True)
+class ByGraph:
+    """The assumed stages of a model whose operators are known: those of its graph, as for profiles."""
+
+    graph: Graph
+    _cuts: dict[tuple[int, int], Sequence[Stage]] = field(default_factory=dict)
+
+    def parts(self, gpus: int, stages: int) -> tuple[StagePart, ...]:
+        """Return the stages that a cell would have; raise DoesNotFit."""
+        try:
+            if (gpus, stages) not in self._cuts:
+                self._cuts[gpus, stages] = cut(self.graph, gpus, stages)
+        except UsageError as error:
+            raise DoesNotFit(str(error)) from None
+        return tuple(
+            StagePart(
+                each.gpus,
+                each.flops / max(1, self.graph.flops),
+                each.parameters / max(1, self.graph.parameters),
+                each.across_bytes / self.graph.batch,
+            )
+            for each in self._cuts[gpus, stages]
+        )
+
+
 @dataclass
 class Timers:
     """The timer, notes on it, and the options besides --partition that make profiles for it."""
@@ -68,7 +94,7 @@ class Timers:
     def notes(self, found: Sequence[JobRun]) -> list[str]:
         """Return notes on how reliable the times are and what would improve them."""
         told = list(self.said)
-        assumed = sorted({run.shape.pool.partition for run in found if run.run_s.origin == "assumed"})
+        assumed = sorted({run.partition for run in found if run.run_s.origin == "assumed"})
         if assumed:
             told.append(
                 f"times in {', '.join(assumed)} are assumed from data sheets, for ranking: "
@@ -111,15 +137,15 @@ def timers_of(
     spread = replace(spread_of(asked, tracer), fsdp=False)
     ways = tuple(_ways(chosen, global_batch, max_gpus, spread))
     timers.append(
-        Slowest(_assumed(asked, tracer, graph, global_batch, spread, {point for _, point in ways}, splits, said))
+        Slowest(_assumed(asked, tracer, graph, global_batch, spread, {each.point for each in ways}, splits, said))
     )
     said += _either(chosen)
     said += splits.undeclared
     first = TimerChain(timers)
     timer: StepTimeModel = first
     if tracer is not None:
-        places = {(each.pool.gpu.name, each.gpus, each.nodes, point) for each, point in ways if not each.pool.mixed}
-        runs, more = known_runs.known(tracer, places, site)
+        places = {each.place for each in ways if not each.shape.pool.mixed}
+        runs, more = ran.known(tracer, places, site)
         timer = WithRuns(first, runs, tracer.traces, global_batch)
         said += more
     return Timers(timer, first.unknown, said, profile_times.profiling(asked, precision))
@@ -155,8 +181,8 @@ def _assumed(
         try:
             _trace(tracer, points)
             said += tracer.told()
-            cut = None if graph is None else ByGraph(graph)
-            return Assumed(tracer.traces, tracer.traces, global_batch, spread, cut)
+            sizes = None if graph is None else ByGraph(graph)
+            return Assumed(tracer.traces, tracer.traces, global_batch, spread, sizes)
         except Untraceable as error:
             if asked.model is None:
                 raise SizingError(f"{error}; give --config for an estimate by formula") from None
@@ -169,17 +195,13 @@ def _assumed(
     return Assumed(source, whole, global_batch, replace(spread, tensor=splits.tensor), sizes)
 
 
-def _ways(
-    chosen: Sequence[GpuPool], global_batch: int, max_gpus: int | None, spread: Spread
-) -> Iterator[tuple[GpuShape, RankBatch]]:
-    """Yield each way to spread the whole model, with the work of one rank."""
-    for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus)):
-        tp = 1
-        while tp <= shape.per_node and (tp == 1 or spread.tensor):
+def _ways(chosen: Sequence[GpuPool], global_batch: int, max_gpus: int | None, spread: Spread) -> Iterator[Layout]:
+    """Yield each layout of the whole model on the GPUs that cells may have."""
+    for shape in (shape for pool in chosen for shape in shapes(pool, max_gpus, cells=True)):
+        for tp in spread.tensor_groups(shape.per_node):
             dp = shape.gpus // tp
-            if global_batch % dp == 0 and (spread.heads is None or spread.heads % tp == 0):
-                yield shape, RankBatch(Parallel(dp, tp), global_batch // dp)
-            tp *= 2
+            if global_batch % dp == 0:
+                yield Layout(shape, (Parallel(dp, tp),), global_batch)
 
 
 def _trace(tracer: Tracer, points: Collection[RankBatch]) -> None:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
-from sizing.base.parallel import Parallel
-from sizing.base.plan import GpuPlan
 from sizing.choice import limits
-from sizing.choice.shapes import GpuShape, shapes, stage_counts
-from sizing.choice.timers.timers import StepTime, StepTimeModel
+from sizing.choice.layout import TimedLayout
+from sizing.choice.timers.timers import StepTimeModel
 from sizing.inventory.pools import GpuPool
-from sizing.sbatch import lines as emit
-from sizing.sbatch.lines import SbatchLine
-from sizing.step_time import datasheet
+from sizing.inventory.shapes import GpuShape, shapes, stage_counts
+from sizing.sbatch.lines import SbatchLine, written
 
 START_UP_S = Estimate(120.0, 30.0, 600.0, "assumed")
 """Time until the first step: prolog, containers, imports, reading a checkpoint; not measured."""
@@ -27,26 +24,28 @@ SIMPLER = 0.1
 """The share by which a pipeline must be faster than fewer stages if times are assumed: only its bubble is certain."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobRun:
-    """A job on the GPUs of a shape, in `stages` pipeline stages. `run_s` covers all its steps and the start-up.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRun(TimedLayout):
+    """A whole job. `run_s` covers all its steps and the start-up.
 
     `start_s` is when Slurm would start it, in unix seconds, and `said` Slurm's words on that, or on its refusal if
     `refused`. None and "" if Slurm was not asked.
     """
 
-    shape: GpuShape
-    stages: int
-    timed: StepTime
     run_s: Estimate
     start_s: float | None = None
     said: str = ""
     refused: bool = False
 
+    @classmethod
+    def of(cls, timed: TimedLayout, run_s: Estimate) -> JobRun:
+        """Return the run of a layout that takes so long."""
+        return cls(**{field.name: getattr(timed, field.name) for field in fields(TimedLayout)}, run_s=run_s)
+
     @property
     def gpu_hours(self) -> Estimate:
         """GPU-hours of all GPUs that others cannot have meanwhile."""
-        hours = self.shape.pool.paid(self.shape.gpus, self.shape.nodes) / 3600
+        hours = self.shape.paid / 3600
         return Estimate(self.run_s.value * hours, self.run_s.low * hours, self.run_s.high * hours, self.run_s.origin)
 
     @property
@@ -67,31 +66,7 @@ class JobRun:
 
     def lines(self, tasks_per_node: int | None = 1) -> tuple[SbatchLine, ...]:
         """Return the lines that ask Slurm for it; torchrun is one task per node."""
-        shape, timed = self.shape, self.timed
-        dp, tp = timed.splits[0].dp, timed.splits[0].tp
-        plan = GpuPlan(
-            partition=shape.pool.partition,
-            gpu_type=shape.pool.gpu.name,
-            gpus=shape.gpus,
-            nodes=shape.nodes,
-            parallel=Parallel(dp, tp),
-            batch=1,
-            peak=timed.peak,
-            gpu_bytes=shape.pool.gpu_bytes,
-            step_s=timed.step_s,
-            cost=datasheet.cost_of(timed.step_s, shape.gpus, shape.pool.gpu),
-            runs=timed.runs,
-            host_bytes=timed.host_bytes,
-        )
-        told = f"{shape.gpus} GPU{'s'[: shape.gpus - 1]}: {self.spread}"
-        lines = [
-            replace(line, why=told)
-            if line.option == "nodes"
-            else replace(line, why="torchrun starts one process a GPU")
-            if line.option == "ntasks-per-node" and tasks_per_node == 1
-            else line
-            for line in emit.written(plan, shape.pool, tasks_per_node)
-        ]
+        lines = written(self.shape, self.spread, self.peak, self.host_bytes, tasks_per_node, torchrun=True)
         why = (
             f"{limits.words(self.run_s.value)} expected, {limits.words(self.run_s.high)} at most ({self.run_s.origin})"
         )
@@ -99,29 +74,24 @@ class JobRun:
             why = f"all that the partition allows; {why}"
         return (*lines, SbatchLine("time", limits.slurm(self.limit_s), why))
 
-    @property
-    def spread(self) -> str:
-        """The spread of the model over its GPUs, in words."""
-        return spread(self.timed)
-
     def to_json(self, now_s: float) -> dict[str, Any]:
         """Return the form of `bft size choose --json`; times in seconds, moments in unix seconds."""
         ends = self.ends_s(now_s)
         return {
-            "partition": self.shape.pool.partition,
-            "gpu_type": self.shape.pool.gpu.name,
-            "gpus": self.shape.gpus,
-            "nodes": self.shape.nodes,
+            "partition": self.partition,
+            "gpu_type": self.gpu_type,
+            "gpus": self.gpus,
+            "nodes": self.nodes,
             "stages": self.stages,
-            "dp": [split.dp for split in self.timed.splits],
-            "tp": [split.tp for split in self.timed.splits],
-            "micro_batches": self.timed.micro_batches,
-            "peak_bytes": int(self.timed.peak.value),
-            "high_bytes": int(self.timed.peak.high),
-            "peak_origin": self.timed.peak.origin,
-            "gpu_bytes": self.shape.pool.gpu_bytes,
-            "step": _json(self.timed.step_s),
-            "ran": self.timed.runs,
+            "dp": [split.dp for split in self.splits],
+            "tp": [split.tp for split in self.splits],
+            "micro_batches": self.micro_batches,
+            "peak_bytes": int(self.peak.value),
+            "high_bytes": int(self.peak.high),
+            "peak_origin": self.peak.origin,
+            "gpu_bytes": self.gpu_bytes,
+            "step": _json(self.step_s),
+            "ran": self.runs,
             "run": _json(self.run_s),
             "time_limit_s": self.limit_s,
             "gpu_hours": _json(self.gpu_hours),
@@ -177,14 +147,14 @@ def survey(
     runs: list[JobRun] = []
     out: list[Rejected] = []
     for pool in pools:
-        for shape in shapes(pool, max_gpus):
+        for shape in shapes(pool, max_gpus, cells=True):
             for stages in stage_counts(shape, max_stages):
                 try:
                     timed = timer.time(shape, stages)
                 except DoesNotFit as error:
                     out.append(Rejected(shape, stages, str(error), times=error.times))
                     continue
-                run = JobRun(shape, stages, timed, _run_s(timed.step_s, steps, start_up_s))
+                run = JobRun.of(timed, _run_s(timed.step_s, steps, start_up_s))
                 if pool.max_time_s is not None and run.run_s.value > pool.max_time_s:
                     out.append(Rejected(shape, stages, limits.too_long(run.run_s, pool.max_time_s), run.run_s))
                 else:
@@ -199,27 +169,11 @@ def best_of_shapes(runs: Iterable[JobRun]) -> tuple[JobRun, ...]:
     """
     found: dict[object, JobRun] = {}
     for run in sorted(runs, key=lambda run: run.stages):
-        pool = run.shape.pool
-        key = (pool.partition, pool.gpu.name, pool.gres_type, run.shape.nodes, run.shape.gpus)
-        best = found.get(key)
-        share = SIMPLER if best is not None and "assumed" in origins([run, best]) else 0.0
-        if best is None or run.timed.step_s.value < best.timed.step_s.value * (1 - share):
-            found[key] = run
+        best = found.get(run.shape.request)
+        share = SIMPLER if best is not None and "assumed" in (run.run_s.origin, best.run_s.origin) else 0.0
+        if best is None or run.step_s.value < best.step_s.value * (1 - share):
+            found[run.shape.request] = run
     return tuple(sorted(found.values(), key=_length))
-
-
-def spread(timed: StepTime) -> str:
-    """Return the stages, and dp and tp of each: "2 stages, dp 4, tp 1, 8 micro-batches"."""
-    parts = []
-    if len(timed.splits) > 1:
-        parts.append(f"{len(timed.splits)} stages")
-    for name in ("dp", "tp"):
-        sizes = [getattr(split, name) for split in timed.splits]
-        if name == "dp" or max(sizes) > 1:
-            parts.append(f"{name} {sizes[0] if len(set(sizes)) == 1 else '/'.join(map(str, sizes))}")
-    if timed.micro_batches > 1:
-        parts.append(f"{timed.micro_batches} micro-batches")
-    return ", ".join(parts)
 
 
 def _run_s(step: Estimate, steps: int, start_up: Estimate) -> Estimate:
@@ -232,17 +186,11 @@ def _run_s(step: Estimate, steps: int, start_up: Estimate) -> Estimate:
 
 
 def _length(run: JobRun) -> tuple[object, ...]:
-    shape = run.shape
-    return (run.run_s.value, run.gpu_hours.value, shape.nodes, shape.gpus, shape.pool.partition, run.stages)
+    return (run.run_s.value, run.gpu_hours.value, run.nodes, run.gpus, run.partition, run.stages)
 
 
 def _json(estimate: Estimate) -> dict[str, Any]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high, "origin": estimate.origin}
-
-
-def origins(runs: Iterable[JobRun]) -> frozenset[str]:
-    """Return the origins of the runs' times."""
-    return frozenset(run.run_s.origin for run in runs)
 
 
 def nearest(out: Sequence[Rejected]) -> str:

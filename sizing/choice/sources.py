@@ -55,6 +55,10 @@ class RankBatch:
         return Parallel(min(self.parallel.dp, 2), self.parallel.tp, self.parallel.fsdp)
 
 
+Place = tuple[str, int, int, RankBatch]
+"""The type of GPUs, the numbers of GPUs and of nodes, and the work of each GPU."""
+
+
 @dataclass
 class Traces:
     """Traces of one step, and the figures that follow from them for batches in between.

@@ -9,7 +9,7 @@ from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
 from sizing.base.progress import Progress, quiet
 from sizing.base.threads import side_by_side
-from sizing.choice.candidates import Spread
+from sizing.choice.layout import Spread
 from sizing.choice.sources import RankBatch, Traces
 from sizing.model import tracing
 from sizing.model.request import ModelRequest

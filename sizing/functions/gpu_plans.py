@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sizing.base.errors import Untraceable, UsageError
-from sizing.base.plan import GpuPlan
 from sizing.base.progress import Progress, quiet
-from sizing.choice import advice, known_runs, profile_times
+from sizing.choice import advice, profile_times, ran
 from sizing.choice.by_formula import Formula
-from sizing.choice.candidates import Candidate, candidates
-from sizing.choice.fit import By, PlanChoice, best_of, explore, with_runs
+from sizing.choice.fit import By, GpuPlan, best_of, explore, with_runs
 from sizing.choice.fit import fit as ranked
+from sizing.choice.layout import Layout, layouts
 from sizing.choice.ran import Ran
 from sizing.choice.sources import Source
 from sizing.choice.tracer import Tracer, refuse_precision, spread_of
@@ -31,21 +30,16 @@ from slurm_plugin.read.client import SlurmClient
 class FitResult:
     """The plans for a model, best first.
 
-    `choices` are all plans, each with the GPUs that it is for; `best` are the first of them that fit, one for each
+    `plans` are all plans, those that fit before those that do not; `best` are the first of them that fit, one for each
     request to Slurm. `notes` are sentences on what the figures rest on, and `inventory` has the GPUs that were looked
     at. If no plan fits, `advice` says by how much and what would help; else it is "".
     """
 
-    choices: tuple[PlanChoice, ...]
-    best: tuple[PlanChoice, ...]
+    plans: tuple[GpuPlan, ...]
+    best: tuple[GpuPlan, ...]
     notes: tuple[str, ...]
     inventory: Inventory
     advice: str = ""
-
-    @property
-    def plans(self) -> tuple[GpuPlan, ...]:
-        """All plans, best first: those that fit, and then those that do not."""
-        return tuple(choice.plan for choice in self.choices)
 
 
 def fit(
@@ -88,39 +82,39 @@ def fit(
     chosen = within(everything, partitions, gpu)
     tracer = None if asked.step is None else Tracer(asked.step, python, timeout_s, precision, progress)
     spread = spread_of(asked, tracer)
-    ways = candidates(chosen, global_batch, spread, max_gpus)
+    ways = layouts(chosen, global_batch, spread, max_gpus)
     if not ways:
         raise UsageError("no GPUs are left to choose from; bft size inventory shows which there are")
-    source, choices, more = _plans(asked, tracer, ways, by, top)
-    if not choices:
+    source, plans, more = _plans(asked, tracer, ways, by, top)
+    if not plans:
         cut = "" if asked.micro_batch is None else f" in micro-batches of {asked.micro_batch}"
         raise UsageError(f"a global batch of {global_batch} cannot be cut{cut} over any of these GPUs; choose another")
     notes += more
     runs: list[Ran] = []
     if tracer is not None:
-        runs, more = known_runs.known(tracer, {each.place for each in ways if not each.pool.mixed}, site)
+        runs, more = ran.known(tracer, {each.place for each in ways if not each.shape.pool.mixed}, site)
         if runs:
-            choices = ranked(tracer.traces, ways, by)  # now with the plans for splits that were traced only for them
+            plans = ranked(tracer.traces, ways, by)  # now with the plans for splits that were traced only for them
         notes += more
-    choices = profile_times.retimed(choices, asked, global_batch, python, timeout_s, precision, by, site, notes)
-    choices = with_runs(choices, runs, by)
-    best = best_of(choices, top)
+    plans = profile_times.retimed(plans, asked, global_batch, python, timeout_s, precision, by, site, notes)
+    plans = with_runs(plans, runs, by)
+    best = best_of(plans, top)
     if asks_start and best:
         said, more = _starts(best, site.slurm())
-        choices = tuple(replace(each, plan=replace(each.plan, start=said.get(each.plan.sbatch))) for each in choices)
-        best = best_of(choices, top)
+        plans = tuple(replace(plan, start=said.get(plan.sbatch)) for plan in plans)
+        best = best_of(plans, top)
         notes += more
     why = ""
     if not best:
         restricted = len(chosen) < len(everything) or max_gpus is not None
-        others = candidates(everything, global_batch, spread) if restricted else ()
-        why = f"{asked.step or 'the model'} {advice.sentence(source, choices, others)}"
-    return FitResult(choices, tuple(best), tuple(notes), there, why)
+        others = layouts(everything, global_batch, spread) if restricted else ()
+        why = f"{asked.step or 'the model'} {advice.sentence(source, plans, others)}"
+    return FitResult(plans, tuple(best), tuple(notes), there, why)
 
 
 def _plans(
-    asked: ModelRequest, tracer: Tracer | None, ways: Sequence[Candidate], by: By, top: int
-) -> tuple[Source, tuple[PlanChoice, ...], list[str]]:
+    asked: ModelRequest, tracer: Tracer | None, ways: Sequence[Layout], by: By, top: int
+) -> tuple[Source, tuple[GpuPlan, ...], list[str]]:
     """Return the source of the estimates, the plans and notes: traced, or by formula if tracing fails.
 
     Raises Untraceable if tracing fails and there is no configuration for a formula.
@@ -130,21 +124,21 @@ def _plans(
         assert formula is not None
         return formula, ranked(formula, ways, by), []
     try:
-        choices = explore(tracer.traces, ways, tracer.measure, top=top, by=by)
+        plans = explore(tracer.traces, ways, tracer.measure, top=top, by=by)
     except Untraceable as error:
         if formula is None:
             raise Untraceable(f"{error}; give --config for an estimate by formula") from None
         return formula, ranked(formula, ways, by), [f"by formula, as the step could not be traced: {error}"]
-    return tracer.traces, choices, tracer.told()
+    return tracer.traces, plans, tracer.told()
 
 
-def _starts(best: Sequence[PlanChoice], slurm: SlurmClient) -> tuple[dict[tuple[str, ...], str], list[str]]:
-    """Return Slurm's message on when each choice could start, and a note if Slurm cannot be asked."""
+def _starts(best: Sequence[GpuPlan], slurm: SlurmClient) -> tuple[dict[tuple[str, ...], str], list[str]]:
+    """Return Slurm's message on when each plan could start, and a note if Slurm cannot be asked."""
     found: dict[tuple[str, ...], str] = {}
-    for choice in best:
+    for plan in best:
         try:
-            said = slurms_answer(slurm, choice.plan.sbatch)
+            said = slurms_answer(slurm, plan.sbatch)
         except SlurmError as error:
             return found, [f"Slurm was not asked when this could start: {error}"]
-        found[choice.plan.sbatch] = said.words if said.taken else f"refused: {said.words}"
+        found[plan.sbatch] = said.words if said.taken else f"refused: {said.words}"
     return found, []

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.base.progress import Progress, quiet
 from sizing.choice import ran
-from sizing.choice.known_runs import name_of
 from sizing.choice.ran import Ran
 from sizing.choice.tracer import Tracer
 from sizing.inventory.gpus import GpuType
@@ -52,7 +51,7 @@ def learn(
         raise SizingError(f"nothing was learnt: {trace}")
     ran.refuse_wrong_units(told, over.ended_s - over.started_s, trace, kind.memory_bytes)
     used = Ran(
-        step=name_of(step),
+        step=ran.name_of(step),
         work=ran.work_of(trace),
         gpu_type=kind.name,
         gpus=over.gpus,

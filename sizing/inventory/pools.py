@@ -49,12 +49,6 @@ class GpuPool:
         """Return the groups whose nodes have at least `per_node` GPUs."""
         return tuple(group for group in self.groups if group.gpus >= per_node)
 
-    def paid(self, gpus: int, nodes: int) -> int:
-        """Return the number of GPUs that a job takes from others: whole nodes' if the partition is exclusive."""
-        if not self.exclusive:
-            return gpus
-        return nodes * max(group.gpus for group in self.having(gpus // nodes))
-
     def nodes(self, per_node: int) -> int:
         """Return the number of nodes with at least `per_node` GPUs that a job may have."""
         there = sum(len(group.nodes) for group in self.having(per_node))

@@ -13,11 +13,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sizing.base.estimate import Estimate
-from sizing.memory import activations, marp, states
+from sizing.memory import activations, states
 from sizing.memory.peak import FORMULA_LOW_SHARE, MemoryPeak, guarded_bytes
 from sizing.model.counts import parameters_of_rank
 from sizing.model.trace import CATEGORIES, Category
 from sizing.model.transformer import ModelConfig
+
+_MARP_STATES_BYTES = 20
+"""Bytes of each parameter: "the size of static parameters is 20W", mixed precision and Adam."""
 
 
 def peak_of(model: ModelConfig) -> MemoryPeak:
@@ -33,7 +36,7 @@ def peak_of(model: ModelConfig) -> MemoryPeak:
         by_category={name: worst[name] for name in CATEGORIES},
         parallel=model.parallel,
         batch=model.batch,
-        marp_bytes=marp.bytes_of(model),
+        marp_bytes=marp_bytes_of(model),
     )
 
 
@@ -89,3 +92,22 @@ def moments_of(model: ModelConfig) -> Mapping[str, Mapping[Category, int]]:
 def _share(part: int, whole: int, of: int) -> int:
     """Return a part of all gradients, in proportion to their size."""
     return part * whole // of if of else 0
+
+
+def marp_weights(hidden: int, layers: int, vocab: int) -> int:
+    """Return MARP's number of weights: W = V h + l (12 h^2 + 13 h)."""
+    return vocab * hidden + layers * (12 * hidden * hidden + 13 * hidden)
+
+
+def marp_bytes_of(model: ModelConfig) -> int:
+    """Return the memory of one GPU by MARP, Frenzy's formula, exactly as its paper prints it; it is never corrected.
+
+    20 W / t + s B h l (10 / d + 24 / (d t) + 5 a s / (d h t)).
+    B / d are the sequences of one replica, which is `batch` here (also of a GPU that shares its replica's state). MARP
+    takes the whole batch of a step for one micro-batch, so accumulation counts as batch.
+    """
+    h, t, s = model.hidden, model.parallel.tp, model.seq
+    static = _MARP_STATES_BYTES * marp_weights(h, model.layers, model.vocab) / t
+    sequences = model.batch * model.accumulation
+    activations = s * sequences * h * model.layers * (10 + 24 / t + 5 * model.heads * s / (h * t))
+    return round(static + activations)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sizing.base.plan import GpuPlan
+from sizing.base.estimate import Estimate
 from sizing.inventory.gpus import GIB
-from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import GpuShape
 
 _MEBIBYTE = 2**20
 HOST_GUARD = 1.1
@@ -27,32 +27,43 @@ class SbatchLine:
         return f"#SBATCH --{self.option}={self.value}"
 
 
-def written(plan: GpuPlan, pool: GpuPool, tasks_per_node: int | None = None) -> tuple[SbatchLine, ...]:
-    """Return the lines that ask for a plan's GPUs, and for their share of the nodes' CPUs and memory.
+def written(
+    shape: GpuShape,
+    spread: str,
+    peak: Estimate,
+    host_bytes: int | None = None,
+    tasks_per_node: int | None = None,
+    *,
+    torchrun: bool = False,
+) -> tuple[SbatchLine, ...]:
+    """Return the lines that ask for the GPUs of a shape, and for their share of the nodes' CPUs and memory.
 
-    `tasks_per_node` is the number of tasks that the user's script has on a node (torchrun wants one); by default there
-    is one per GPU.
+    `spread` says how the model is divided over them, `peak` is the memory of a GPU, and `host_bytes` the most that
+    earlier jobs used of a node. `tasks_per_node` is the number of tasks that the user's script has on a node, of which
+    `torchrun` wants one; by default there is one per GPU.
     """
-    per_node = plan.gpus // plan.nodes
+    pool, per_node = shape.pool, shape.per_node
     tasks = per_node if tasks_per_node is None else tasks_per_node
     fitting = pool.having(per_node)
     cpus = min(group.cpus * per_node // group.gpus for group in fitting)
     memory_bytes = min(group.memory_bytes * per_node // group.gpus for group in fitting)
     gres = f"gpu:{pool.gres_type}:{per_node}" if pool.gres_type else f"gpu:{per_node}"
     of_node = f"the share of {per_node} of {max(group.gpus for group in fitting)} GPUs in the node's"
+    needed = f"{peak.high / GIB:.1f} of {pool.gpu_bytes / GIB:.1f} GiB a GPU with the guard band ({peak.origin})"
+    tasks_why = "one task a GPU" if tasks_per_node is None else "as the script has it"
+    if torchrun and tasks_per_node == 1:
+        tasks_why = "torchrun starts one process a GPU"
     lines = [
-        SbatchLine("partition", plan.partition, f"has {pool.gpu.name}"),
-        SbatchLine("nodes", str(plan.nodes), f"{plan.gpus} GPU{'s'[: plan.gpus - 1]}: {_spread(plan)}"),
-        SbatchLine(
-            "ntasks-per-node", str(tasks), "one task a GPU" if tasks_per_node is None else "as the script has it"
-        ),
-        SbatchLine("gres", gres, _memory(plan)),
+        SbatchLine("partition", pool.partition, f"has {pool.gpu.name}"),
+        SbatchLine("nodes", str(shape.nodes), f"{shape.gpus} GPU{'s'[: shape.gpus - 1]}: {spread}"),
+        SbatchLine("ntasks-per-node", str(tasks), tasks_why),
+        SbatchLine("gres", gres, needed),
     ]
     if cpus >= tasks:
         lines.append(SbatchLine("cpus-per-task", str(cpus // tasks), f"{of_node} CPUs (proportional share)"))
     if memory_bytes >= _MEBIBYTE:
         sizes = sorted((group.memory_bytes for group in fitting for _ in group.nodes), reverse=True)
-        lines.append(_host(plan, memory_bytes, sizes[plan.nodes - 1], of_node))
+        lines.append(_host(host_bytes, memory_bytes, sizes[shape.nodes - 1], of_node))
     if pool.constraint:
         lines.append(
             SbatchLine(
@@ -62,37 +73,22 @@ def written(plan: GpuPlan, pool: GpuPool, tasks_per_node: int | None = None) -> 
     return tuple(lines)
 
 
-def _host(plan: GpuPlan, share_bytes: int, most_bytes: int, of_node: str) -> SbatchLine:
+def _host(used_bytes: int | None, share_bytes: int, most_bytes: int, of_node: str) -> SbatchLine:
     """Return the line for the share of a node's memory, or more if earlier jobs used more, up to `most_bytes`."""
     share = f"{of_node} memory (proportional share)"
-    if plan.host_bytes is None:
+    if used_bytes is None:
         return SbatchLine("mem", _size(share_bytes), share)
-    used = f"jobs that ran used {plan.host_bytes / GIB:.1f} GiB at most (measured)"
-    wanted = -(-int(plan.host_bytes * HOST_GUARD) // GIB) * GIB  # rounded up to whole GiB
+    used = f"jobs that ran used {used_bytes / GIB:.1f} GiB at most (measured)"
+    wanted = -(-int(used_bytes * HOST_GUARD) // GIB) * GIB  # rounded up to whole GiB
     if wanted <= share_bytes:
         return SbatchLine("mem", _size(share_bytes), f"{share}; {used}")
     return SbatchLine("mem", _size(min(wanted, most_bytes)), used)
-
-
-def lines(plan: GpuPlan, pool: GpuPool, tasks_per_node: int | None = None) -> tuple[str, ...]:
-    """Return the lines of a plan without the reasons, as sbatch reads them."""
-    return tuple(line.text for line in written(plan, pool, tasks_per_node))
 
 
 def commented(texts: tuple[str, ...], reasons: tuple[str, ...]) -> tuple[str, ...]:
     """Return the lines with their reasons behind them, in a column; sbatch takes a bare # as the start of a comment."""
     width = max(map(len, texts), default=0)
     return tuple(f"{text:<{width}}  # {why}" for text, why in zip(texts, reasons, strict=True))
-
-
-def _spread(plan: GpuPlan) -> str:
-    sizes = [("dp", plan.parallel.dp), ("tp", plan.parallel.tp), ("fsdp", plan.parallel.fsdp)]
-    return " x ".join(f"{name} {size}" for name, size in sizes if size > 1 or name == "dp")
-
-
-def _memory(plan: GpuPlan) -> str:
-    told = f"{plan.peak.high / GIB:.1f} of {plan.gpu_bytes / GIB:.1f} GiB a GPU with the guard band"
-    return f"{told} ({plan.peak.origin})"
 
 
 def _size(memory_bytes: int) -> str:

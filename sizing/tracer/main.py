@@ -44,7 +44,7 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     from sizing.tracer.operators import kernels, onednn, packing, stand_ins
     from sizing.tracer.operators.work import WorkCounter
     from sizing.tracer.placing import GPU, Placing
-    from sizing.tracer.ranks import fake_ranks, gloo
+    from sizing.tracer.ranks import fake_ranks
     from sizing.tracer.tracker import Tracker
 
     torch_internals.without_dynamo()
@@ -75,7 +75,7 @@ def set_up(target: str, gpus: int) -> tuple[Any, Any]:
     if gpus > 1:
         fake_ranks.stand_alone(gpus, tracker)
         if not on_cuda:
-            tracker.stand_ins.update(gloo.buffers(ledger))
+            tracker.stand_ins.update(fake_ranks.gloo_buffers(ledger))
     else:
         fake_ranks.join_when_asked(tracker)
     isolation.no_network()
@@ -94,7 +94,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     import torch
 
     from sizing.tracer import dependencies
-    from sizing.tracer.operators import packages
+    from sizing.tracer.operators import stand_ins
 
     tracker, modes = set_up(request["target"], request["dp"] * request["tp"] * request["fsdp"])
     gc.freeze()
@@ -103,7 +103,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         step = made(request)
         tracker.find_owners()
         tracker.label_state()
-        packages.as_without_a_trace()
+        stand_ins.as_without_a_trace()
         for counting in (False, True):  # the first step sets up state that the second one already has
             tracker.work.counting = counting
             do(step)
@@ -147,9 +147,11 @@ def made(request: dict[str, Any]) -> Any:
         ) from None
     step = make_step(request["batch"], **sizes)
     if isinstance(step, tuple):
-        from sizing.tracer.runs import training
+        from sizing.tracer.graphs import user_model
 
-        return training.of_model(step, name, on_gpu=request.get("target") == "cuda", replicas=request.get("dp", 1))
+        return user_model.training_step(
+            step, name, on_gpu=request.get("target") == "cuda", replicas=request.get("dp", 1)
+        )
     if not callable(step):
         raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
     return step

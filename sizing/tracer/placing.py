@@ -6,15 +6,17 @@ user's code names a GPU, and results computed from such a tensor are on the GPU 
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from sizing.tracer import torch_internals
-from sizing.tracer.operators import checks, constants, packing
+from sizing.tracer.operators import constants, packing
 from sizing.tracer.refusal import Refusal
 from sizing.tracer.tracker import Tracker
 
@@ -24,6 +26,8 @@ _UNKNOWN = (
 )
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+_BETWEEN = {"TO_BOOL", "COMPARE_OP", "UNARY_NOT", "EXTENDED_ARG", "NOT_TAKEN"}
 
 
 def names_gpu(device: Any) -> bool:
@@ -228,7 +232,41 @@ class Placing(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except torch_internals.DataDependentOutputException:
-            passing = checks.passing(sys._getframe(2))  # the frame of the code that made torch call this mode
-            if passing is None:
+            answer = _passing(sys._getframe(2))  # the frame of the code that made torch call this mode
+            if answer is None:
                 raise Refusal(f"the step decides on what a tensor holds, {_UNKNOWN}") from None
-            return passing
+            return answer
+
+
+def _passing(frame: FrameType) -> bool | None:
+    """Return the answer with which a frame at a branch raises no error; None if not exactly one answer fails.
+
+    A branch with one answer that leads to an error is only a check: `if ...: raise`, `assert ...`, and any code that
+    leads to the error without a further branch.
+    """
+    code = [each for each in dis.get_instructions(frame.f_code) if each.opname != "CACHE"]
+    at = next((place for place, each in enumerate(code) if each.offset >= frame.f_lasti), len(code))
+    negated = False
+    while at < len(code) and code[at].opcode not in _JUMPS:
+        if code[at].opname not in _BETWEEN:
+            return None
+        negated ^= code[at].opname == "UNARY_NOT"
+        at += 1
+    if at == len(code) or "POP_JUMP" not in code[at].opname or "NONE" in code[at].opname:
+        return None
+    jumps_if_true = "IF_TRUE" in code[at].opname
+    target = next(place for place, each in enumerate(code) if each.offset == code[at].argval)
+    jump_fails, next_fails = _fails(code[target:]), _fails(code[at + 1 :])
+    if jump_fails == next_fails:
+        return None
+    return (jumps_if_true == next_fails) != negated
+
+
+def _fails(code: list[dis.Instruction]) -> bool:
+    """Whether instructions raise an error before they branch or return."""
+    for each in code:
+        if each.opname == "RAISE_VARARGS":
+            return True
+        if each.opcode in _JUMPS or each.opname.startswith(("RETURN", "YIELD", "SEND")):
+            return False
+    return False

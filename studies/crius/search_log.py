@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sizing.base.errors import UsageError
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 from sizing.cells.tune import Tuned, tune
 
 _COUNTS = ("first_layer", "last_layer", "dp", "tp")
@@ -27,7 +27,7 @@ class LogCell:
     gpus: int
 
 
-Grid = Mapping[Split, Sequence[float | None]]
+Grid = Mapping[Parallel, Sequence[float | None]]
 """The seconds of each compiled variant of each split, None for a variant that does not fit."""
 
 
@@ -65,7 +65,7 @@ def parse(text: str, name: str) -> dict[LogCell, Grid]:
         names = rows.fieldnames or ()
         if twice := sorted({column for column in names if column and names.count(column) > 1}):
             raise UsageError(f"{name}, line 1: column {twice[0][:40]} is there twice: which one counts?")
-        cells: dict[LogCell, dict[Split, list[float | None]]] = {}
+        cells: dict[LogCell, dict[Parallel, list[float | None]]] = {}
         for row in rows:
             if None in row:
                 raise UsageError(f"{name}, line {rows.line_num}: more cells than the {len(names)} columns of line 1")
@@ -130,16 +130,16 @@ def missed(replays: Iterable[Replay]) -> int:
     return sum(each.best_s is not None and each.tuned.best is None for each in replays)
 
 
-def _read(row: Mapping[str | Any, str | Any], where: str) -> tuple[LogCell, Split, float | None]:
+def _read(row: Mapping[str | Any, str | Any], where: str) -> tuple[LogCell, Parallel, float | None]:
     numbers = {}
     for column in _COUNTS:
         said = (row[column] or "").strip()
         if not (said.isascii() and said.isdecimal()) or int(said[:12]) > _MOST:
             raise UsageError(f"{where}: {column} is {said[:40]!r}: give a whole number")
         numbers[column] = int(said)
-    split = Split(numbers["dp"], numbers["tp"])
-    if not split.gpus:
-        raise UsageError(f"{where}: dp {split.dp} and tp {split.tp}: at least 1 each")
+    if not (numbers["dp"] and numbers["tp"]):
+        raise UsageError(f"{where}: dp {numbers['dp']} and tp {numbers['tp']}: at least 1 each")
+    split = Parallel(numbers["dp"], numbers["tp"])
     if numbers["first_layer"] > numbers["last_layer"]:
         raise UsageError(f"{where}: its first layer is after its last")
     fits = _FITS.get((row["fits"] or "").strip().lower())

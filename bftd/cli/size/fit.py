@@ -16,7 +16,7 @@ from bftd.cli.size.shared import script as size_script
 from bftd.cli.size.shared import size_options
 
 if TYPE_CHECKING:
-    from sizing.choice.fit import By, PlanChoice
+    from sizing.choice.fit import By, GpuPlan
 
 _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 
@@ -100,14 +100,14 @@ def fit(
     if script is not None and own and not partition:
         at = len(found.inventory.notes)
         notes.insert(at, f"{script.path} asks for partition {own}: no other is looked at")
-    listed = tuple(_shortened(found.choices))
+    listed = tuple(_shortened(found.plans))
     if as_json:
-        if left := len(found.choices) - len(listed):
+        if left := len(found.plans) - len(listed):
             notes.append(f"{left} other plans are left out: each has better ones here in its partition and of its type")
-        common.echo_json({"plans": [each.plan.to_json() for each in listed], "notes": notes})
+        common.echo_json({"plans": [plan.to_json() for plan in listed], "notes": notes})
     else:
         everything = tuple(pools(found.inventory))
-        common.echo(size_shown.lines(found.choices, found.best, notes, everything, len(listed)))
+        common.echo(size_shown.lines(found.plans, found.best, notes, everything, len(listed)))
     if found.advice:
         raise DoesNotFit(found.advice)
     if script is not None and target is not None:
@@ -121,11 +121,11 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _shortened(choices: Sequence[PlanChoice]) -> Iterable[PlanChoice]:
+def _shortened(plans: Sequence[GpuPlan]) -> Iterable[GpuPlan]:
     """Yield the best plans, and the best of each partition and type however far down it ranks."""
     seen = set()
-    for at, choice in enumerate(choices):
-        key = (choice.plan.partition, choice.plan.gpu_type)
+    for at, plan in enumerate(plans):
+        key = (plan.partition, plan.gpu_type)
         if at < _PLANS_MOST or key not in seen:
-            yield choice
+            yield plan
         seen.add(key)

@@ -45,12 +45,11 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
     Reads what bft size fit --json and bft size inventory --json write. This is a what-if: Slurm places the job.
     """
     from sizing.base.errors import DoesNotFit
-    from sizing.choice.place import Placement, check, trial
-    from sizing.choice.plan_file import asks
+    from sizing.choice.place import Placement, check, parse, trial
     from sizing.inventory.inventory import emptied
     from sizing.inventory.site import in_file, text_of
 
-    wanted = asks(text_of(plans), name="standard input" if plans == "-" else plans)
+    wanted = parse(text_of(plans), name="standard input" if plans == "-" else plans)
     there = in_file(inventory_path)
     check(wanted, there)
     answers = list(trial(wanted, emptied(there) if empty else there))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,17 @@ ROUNDS = 10
 PRECISIONS = ("fp32", "tf32", "bf16", "bf16-pure", "fp16-amp")
 TIMEOUT_S = 900.0
 _MOST_TP = 4096
+_ASK_TORCH = """
+import importlib.metadata as m, sys
+try:
+    print(m.version("torch"))
+except m.PackageNotFoundError:
+    sys.exit(3)
+if sys.argv[1] != "cpu":
+    import torch
+    print(torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu")
+"""
+_TORCH_WAITS_S = 60.0
 
 NO_PLAN = "no tensor parallelism"
 """The first words of the refusal of a model without tensor parallelism, which holds for every tensor-parallel size."""
@@ -214,3 +226,26 @@ def _result(found: Mapping[str, Any]) -> Result:
 def _measured(times: Sequence[float]) -> Estimate:
     value, low, high = times
     return Estimate(value, low, high, "measured")
+
+
+def torch_of(python: str = "", device: str = "auto") -> tuple[str, str]:
+    """Return the version of torch, and the driver's name of the device that "auto", "cpu" or "cuda" means.
+
+    They are those of the Python that profiles are made under. Raises UsageError if no Python has torch.
+    """
+    for candidate in launch.pythons(python):
+        try:
+            said = subprocess.run(
+                [candidate, "-c", _ASK_TORCH, device],
+                capture_output=True,
+                text=True,
+                timeout=_TORCH_WAITS_S,
+                stdin=subprocess.DEVNULL,
+                env=os.environ,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        if said.returncode == 0:
+            version, *name = said.stdout.split("\n")
+            return version.strip(), (name[0].strip() if name and name[0] else "") or "cpu"
+    raise UsageError("no Python with torch was found: name one with --python /path/to/python")

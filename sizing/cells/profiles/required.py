@@ -7,7 +7,8 @@ both extremes run out of memory although a hybrid fits, so d = t = sqrt(N) is th
 from __future__ import annotations
 
 from sizing.base.errors import UsageError
-from sizing.cells.cell import Cell, Split, Stage
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import Cell, Stage
 from sizing.cells.profiles.shards import StageShard
 
 CLOSE = 0.15
@@ -48,30 +49,30 @@ def more_micro_batches(cell: Cell, global_batch: int, count: int) -> int | None:
     return next((more for more in fits if global_batch // more % widest == 0), None)
 
 
-def splits_of(stage: Stage) -> tuple[Split, ...]:
+def splits_of(stage: Stage) -> tuple[Parallel, ...]:
     """Return all splits of a stage, from data parallelism alone to tensor parallelism alone."""
     found, tp = [], 1
     while tp <= stage.gpus:
         if stage.gpus % tp == 0:
-            found.append(Split(stage.gpus // tp, tp))
+            found.append(Parallel(stage.gpus // tp, tp))
         tp *= 2
     return tuple(found)
 
 
-def hybrid_of(stage: Stage) -> Split | None:
+def hybrid_of(stage: Stage) -> Parallel | None:
     """Return the split in the middle: d = t = sqrt(N), or t = 2 d; None if there is none between the extremes."""
     splits = splits_of(stage)
     return splits[len(splits) // 2] if len(splits) > 2 else None
 
 
-def shard_of(stage: Stage, split: Split, micro_batch: int) -> StageShard | None:
+def shard_of(stage: Stage, split: Parallel, micro_batch: int) -> StageShard | None:
     """Return the shard that one GPU of a split runs; None if dp does not divide the micro-batch."""
     if micro_batch % split.dp:
         return None
     return StageShard(stage.first, stage.last, micro_batch // split.dp, split.tp)
 
 
-def extremes_of(stage: Stage) -> tuple[Split, ...]:
+def extremes_of(stage: Stage) -> tuple[Parallel, ...]:
     """Return data parallelism alone and tensor parallelism alone, which are the same on one GPU."""
     splits = splits_of(stage)
     return tuple(dict.fromkeys((splits[0], splits[-1])))

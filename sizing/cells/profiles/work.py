@@ -10,7 +10,7 @@ from typing import Any
 from sizing.base.errors import SizingError, UsageError
 from sizing.cells import stages
 from sizing.cells.cell import Cell
-from sizing.cells.profiles import profile, torch_probe
+from sizing.cells.profiles import profile
 from sizing.cells.profiles.profile import NO_PLAN, Device, Result, Setting, Source, Unfit, device_name
 from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, wanted
 from sizing.cells.profiles.shards import ShardProfile, StageShard
@@ -118,7 +118,7 @@ class ProfileWork:
             return {}
         if not self.store.devices(model):
             return {}
-        version, kind = torch_probe.torch_of(self.python, self.device)
+        version, kind = profile.torch_of(self.python, self.device)
         if self.device == "cuda" and kind == "cpu":
             return {}  # there may be results for this CPU, but CUDA was asked for
         found = self.store.all(model, device_name(kind), self.setting, version)

@@ -15,12 +15,10 @@ from typing import Protocol
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.cells.cell import Split
-from sizing.choice.candidates import Spread
-from sizing.choice.shapes import GpuShape
+from sizing.choice.layout import Spread, TimedLayout
 from sizing.choice.sources import Source
-from sizing.choice.timers.timers import StepTime
 from sizing.inventory.gpus import GIB
+from sizing.inventory.shapes import GpuShape
 from sizing.memory.peak import guarded_bytes
 from sizing.step_time import datasheet
 
@@ -62,7 +60,7 @@ class Assumed:
     spread: Spread
     cut: StageCut | None = None
 
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         """Return the fastest split that fits; raise DoesNotFit."""
         if stages == 1:
             parts: Sequence[StagePart] = (StagePart(shape.gpus, 1.0, 1.0, 0.0),)
@@ -73,7 +71,7 @@ class Assumed:
         found = [timed for tp in self._tensor(shape, parts) if (timed := self._timed(shape, parts, tp)) is not None]
         if not found:
             raise DoesNotFit(f"a global batch of {self.global_batch} cannot be cut over it")
-        fitting = [timed for timed in found if timed.peak.high <= shape.pool.gpu_bytes]
+        fitting = [timed for timed in found if timed.fits]
         if fitting:
             return min(fitting, key=lambda timed: timed.step_s.value)
         least = min(found, key=lambda timed: timed.peak.high).peak
@@ -84,14 +82,10 @@ class Assumed:
         )
 
     def _tensor(self, shape: GpuShape, parts: Sequence[StagePart]) -> Iterator[int]:
-        """Yield the sizes of tensor-parallel groups that fit a node, a stage and the heads."""
-        tp, most = 1, min(shape.per_node, *(part.gpus for part in parts))
-        while tp <= most and (tp == 1 or self.spread.tensor):
-            if self.spread.heads is None or self.spread.heads % tp == 0:
-                yield tp
-            tp *= 2
+        """Return the sizes of tensor-parallel groups that fit a node, a stage and the heads."""
+        return self.spread.tensor_groups(min(shape.per_node, *(part.gpus for part in parts)))
 
-    def _timed(self, shape: GpuShape, parts: Sequence[StagePart], tp: int) -> StepTime | None:
+    def _timed(self, shape: GpuShape, parts: Sequence[StagePart], tp: int) -> TimedLayout | None:
         parallels = [Parallel(part.gpus // tp, tp) for part in parts]
         if any(self.global_batch % parallel.dp for parallel in parallels):
             return None
@@ -112,12 +106,8 @@ class Assumed:
         usual, high = (_pipeline([getattr(each, end) for each in times], micro_batches) for end in ("value", "high"))
         last = max(reduced, key=lambda each: each.value)
         step = datasheet.beside(Estimate(usual, low, high, "assumed"), last, micro_batches)
-        return StepTime(
-            step,
-            max(peaks, key=lambda peak: peak.high),
-            tuple(Split(parallel.dp, parallel.tp) for parallel in parallels),
-            micro_batches,
-        )
+        peak = max(peaks, key=lambda each: each.high)
+        return TimedLayout(shape, tuple(parallels), self.global_batch, micro_batches, step_s=step, peak=peak)
 
     def _stage(
         self, shape: GpuShape, part: StagePart, parallel: Parallel, source: Source, cut: int

@@ -8,25 +8,8 @@ from typing import Protocol
 
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable
 from sizing.base.estimate import Estimate, worst
-from sizing.cells.cell import Split
-from sizing.choice.shapes import GpuShape
-
-
-@dataclass(frozen=True, slots=True)
-class StepTime:
-    """The best known way to run a cell: `splits` of its stages, and the resulting time and memory.
-
-    `step_s` is a step of the whole global batch, `peak` the bytes of one GPU of the fullest stage, its `high` with the
-    guard band. A replica's batch is cut into `micro_batches`. `runs` earlier jobs on exactly these GPUs gave the
-    figures; their processes took at most `host_bytes` of a node.
-    """
-
-    step_s: Estimate
-    peak: Estimate
-    splits: tuple[Split, ...]
-    micro_batches: int
-    runs: int = 0
-    host_bytes: int | None = None
+from sizing.choice.layout import TimedLayout
+from sizing.inventory.shapes import GpuShape
 
 
 class StepTimeModel(Protocol):
@@ -35,7 +18,7 @@ class StepTimeModel(Protocol):
     Raises DoesNotFit if it does not fit them, and NoProfile or NoTable if nothing is known of them.
     """
 
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         """Return the best way to run the cell."""
         ...
 
@@ -49,12 +32,12 @@ class Slowest:
 
     timer: StepTimeModel
 
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
-        """Return the plan of the slowest, with the peak of the fullest; `low` is that of the fastest."""
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
+        """Return the layout of the slowest, with the peak of the fullest; `low` is that of the fastest."""
         found = [self.timer.time(each, stages) for each in shape.possible]
         slowest = max(found, key=lambda each: each.step_s.value)
-        step = slowest_of([each.step_s for each in found])
-        return replace(slowest, step_s=step, peak=max((each.peak for each in found), key=lambda each: each.high))
+        peak = max((each.peak for each in found), key=lambda each: each.high)
+        return replace(slowest, shape=shape, step_s=slowest_of([each.step_s for each in found]), peak=peak)
 
 
 def slowest_of(steps: Sequence[Estimate]) -> Estimate:
@@ -74,7 +57,7 @@ class TimerChain:
         self._timers = timers
         self.unknown: dict[tuple[str, type[Exception]], str] = {}
 
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         """Return the answer of the first timer that knows; raise the last one's error if none does."""
         for timer in self._timers[:-1]:
             try:

@@ -1,11 +1,12 @@
-"""Reads the result of a user's make_model: a model, its inputs, and a function from its output to a loss."""
+"""The result of a user's make_model: a model, its inputs, a function from its output to a loss, and a step of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from sizing.tracer import torch_internals
 from sizing.tracer.refusal import Refusal
@@ -59,3 +60,28 @@ def plain(output: Any) -> Any:
     if hasattr(output, "__dict__") and not isinstance(output, torch.Tensor):
         return list(vars(output).values())
     return output
+
+
+def training_step(made: Any, name: str, *, on_gpu: bool, replicas: int) -> Callable[[], None]:
+    """Return a function for one step of what `make_model` returned: forward, loss, backward, AdamW; of `replicas` one.
+
+    Raises Refusal if make_model did not return a model with inputs, or if the model has nothing to train.
+    """
+    model, args, kwargs, loss = parts(made, name)
+    if on_gpu:
+        model.cuda()
+        args, kwargs = tree_map_only(torch.Tensor, lambda each: each.cuda(), (args, kwargs))
+    model.train()
+    trained = [each for each in model.parameters() if each.requires_grad]
+    if not trained:
+        raise Refusal(f"the model of {name} has no parameter that is trained", usage=True)
+    if replicas > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(trained)
+
+    def step() -> None:
+        loss(model(*args, **kwargs)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step

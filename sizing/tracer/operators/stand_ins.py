@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -142,3 +143,14 @@ def quiet_init() -> None:
             return tensor.normal_(mean, std)
 
     torch.nn.init.trunc_normal_ = trunc_normal_
+
+
+def as_without_a_trace() -> None:
+    """Let packages that the step has imported behave as on real tensors.
+
+    transformers checks whether each row of a batch is one sequence. It cannot see that here and would make a mask for
+    attention, so each row is assumed to be one sequence. A mask that the user passes is assumed to mask something.
+    """
+    masking: Any = sys.modules.get("transformers.masking_utils")
+    if hasattr(masking, "find_packed_sequence_indices"):
+        masking.find_packed_sequence_indices = lambda position_ids: None

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from sizing.tracer import torch_internals
 from sizing.tracer.allocations import GRADIENTS
+
+_COPIES_INPUT = ("_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_")
+_COPIES_OUTPUT = ("_allgather_base_", "allgather_into_tensor_coalesced_")
 
 
 def stand_alone(gpus: int, tracker: Any) -> None:
@@ -131,3 +135,27 @@ class DistributedDataParallel(torch.nn.Module):
 
     def register_comm_hook(self, *args: Any, **kwargs: Any) -> None:
         """Ignore the hook: no gradients are sent."""
+
+
+def gloo_buffers(ledger: Any) -> dict[Any, Callable[..., Any]]:
+    """Map collectives to functions that call them and record the copy that gloo makes of the input or the output.
+
+    Collectives of CPUs are gloo's; NCCL has its buffers outside torch.
+    """
+
+    def copying(place: int) -> Callable[..., Any]:
+        def call(func: Any, args: Any, kwargs: Any) -> Any:
+            out = func(*args, **kwargs)
+            copied = sum(each.numel() * each.element_size() for each in torch_internals.tensors_in(args[place]))
+            ledger.scratch(copied, False)
+            return out
+
+        return call
+
+    found: dict[Any, Callable[..., Any]] = {}
+    for names, place in ((_COPIES_INPUT, 1), (_COPIES_OUTPUT, 0)):
+        for name in names:
+            packet = getattr(torch.ops.c10d, name, None)
+            if packet is not None:
+                found[packet.default] = copying(place)
+    return found

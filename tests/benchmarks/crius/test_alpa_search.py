@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.crius import alpa_search
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 
 pytestmark = pytest.mark.slow
 
@@ -17,9 +17,9 @@ HEADER = "first_layer,last_layer,dp,tp,forced,cost_s,fits,avail_gb,peak_gb,layer
 
 
 def test_the_rule_as_printed_takes_the_half_of_the_better_extreme_and_knows_no_third_sample() -> None:
-    axis = [Split(1, 4), Split(2, 2), Split(4, 1)]
+    axis = [Parallel(1, 4), Parallel(2, 2), Parallel(4, 1)]
 
-    def grid(*times: float | None) -> dict[Split, list[float | None]]:
+    def grid(*times: float | None) -> dict[Parallel, list[float | None]]:
         return {split: [seconds] for split, seconds in zip(axis, times, strict=True)}
 
     assert alpa_search.as_printed(grid(3.0, 2.0, 1.0)) == (1.0, 2)

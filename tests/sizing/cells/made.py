@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sizing.base.estimate import Estimate, Origin
-from sizing.cells.cell import Cell, Split, Stage
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import Cell, Stage
 from sizing.cells.comm.protocol import Link
 from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.model.graph import Graph, Operator
@@ -85,4 +86,4 @@ def with_peak(profile: ShardProfile, peak_bytes: int) -> ShardProfile:
     return replace(profile, peak_bytes=peak_bytes)
 
 
-DATA, TENSOR = Split(4, 1), Split(1, 4)
+DATA, TENSOR = Parallel(4, 1), Parallel(1, 4)

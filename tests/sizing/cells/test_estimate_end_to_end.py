@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bftd.cli.size.cells import graph_of
+from sizing.base.parallel import Parallel
 from sizing.cells import stages
-from sizing.cells.cell import Split
 from sizing.cells.comm.bench import bench
 from sizing.cells.comm.table import CommTables
-from sizing.cells.plan_estimate import estimate
+from sizing.cells.plan_estimate import assembly, fastest
 from sizing.cells.profiles.profile import profile
 from sizing.cells.profiles.required import wanted
 from sizing.model.config import parse
@@ -29,13 +29,13 @@ def test_cells_of_two_cpu_ranks_are_estimated_from_profiles_and_gloo_alone() -> 
     tables, _ = bench(2, day="", rounds=2, max_bytes=2**20, kinds=("all_reduce", "send_recv"))
     comm = CommTables(tables)
     for cell in cells:
-        found = estimate(cell, graph, profiles, comm, global_batch=16, per_node=2, gpu_bytes=2**36)
+        found = fastest(assembly(cell, graph, profiles, comm, global_batch=16, per_node=2, gpu_bytes=2**36))
         assert found.best is not None
         assert found.best.step_s.value > 0
         assert found.best.step_s.origin in ("interpolated", "formula")
         if len(cell.stages) == 1:
             assert found.tried == 2
-            assert found.best.splits[0] in (Split(2, 1), Split(1, 2))
+            assert found.best.splits[0] in (Parallel(2, 1), Parallel(1, 2))
         else:
             assert found.best.micro_batches == 8
             slowest = max(profiles[shard].compute_s.value for shard in wanted(cell, 16))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import NoProfile, NoTable, UsageError
 from sizing.base.estimate import Estimate
-from sizing.cells.cell import Cell, Split
+from sizing.base.parallel import Parallel
+from sizing.cells.cell import Cell, CellEstimate
 from sizing.cells.comm.protocol import Link
-from sizing.cells.plan_estimate import assembly, estimate, hybrids
+from sizing.cells.plan_estimate import assembly, fastest, hybrids, peak_of
 from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
 from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
-from sizing.cells.stage_memory import peak_of
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
 from tests.support.messages import wording
@@ -26,7 +27,11 @@ ROOMY = 80 * GIB
 REDUCED = (Exchange("all_reduce", 2**20, 4),)
 
 
-def profiled(cell: Cell, compute_s: dict[Split, float], global_batch: int = 32) -> dict[StageShard, ShardProfile]:
+def estimate(*data: Any, **how: Any) -> CellEstimate:
+    return fastest(assembly(*data, **how))
+
+
+def profiled(cell: Cell, compute_s: dict[Parallel, float], global_batch: int = 32) -> dict[StageShard, ShardProfile]:
     """The same for every stage; tensor-parallel ranks exchange four all-reduces of 1 MiB."""
     micro_batch = global_batch // micro_batches_of(cell, global_batch)
     found = {}
@@ -86,12 +91,12 @@ def test_on_a_cpu_nothing_hides_behind_anything() -> None:
 
 def test_one_gpu_that_was_measured_stays_measured() -> None:
     cell = cell_of(1)
-    assert asked(cell, profiled(cell, {Split(1, 1): 0.010})).origin == "measured"
+    assert asked(cell, profiled(cell, {Parallel(1, 1): 0.010})).origin == "measured"
     two = cell_of(1, 1)
-    assert asked(two, profiled(two, {Split(1, 1): 0.010})).origin == "interpolated"
+    assert asked(two, profiled(two, {Parallel(1, 1): 0.010})).origin == "interpolated"
     # what was put together was not run, however well its parts are known
     known = Wires(origin="measured")
-    assert asked(two, profiled(two, {Split(1, 1): 0.010}), known).origin == "formula"
+    assert asked(two, profiled(two, {Parallel(1, 1): 0.010}), known).origin == "formula"
 
 
 def test_what_does_not_fit_is_dropped_with_its_bytes_and_the_slower_one_taken() -> None:
@@ -246,7 +251,7 @@ def test_the_extremes_of_each_stage_are_wanted_and_hybrids_where_they_matter() -
 
 def test_the_sum_over_replicas_on_several_nodes_shares_their_ways_out() -> None:
     cell = cell_of(16)
-    hybrid = Split(4, 4)
+    hybrid = Parallel(4, 4)
     shard = shard_of(cell.stages[0], hybrid, 32)
     assert shard is not None
     wires = Wires()

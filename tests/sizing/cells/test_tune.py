@@ -8,22 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 from sizing.cells.tune import Tuned, middle, tune
 
 pytestmark = pytest.mark.slow
 
 
-def splits(count: int) -> list[Split]:
+def splits(count: int) -> list[Parallel]:
     """All splits of 2^(count - 1) GPUs, in the order of dp."""
-    return [Split(2**at, 2 ** (count - 1 - at)) for at in range(count)]
+    return [Parallel(2**at, 2 ** (count - 1 - at)) for at in range(count)]
 
 
 def tuned(times: Sequence[float | None]) -> Tuned:
     """What comes of a stage whose splits take so long, with more dp from left to right."""
-    calls: list[Split] = []
+    calls: list[Parallel] = []
 
-    def measure(split: Split, seconds: float | None) -> float | None:
+    def measure(split: Parallel, seconds: float | None) -> float | None:
         assert split not in calls, "measured twice"
         calls.append(split)
         return seconds
@@ -111,13 +111,13 @@ def test_the_search_goes_where_memory_ends_first_because_times_fall_that_way() -
 
 
 def test_one_split_is_measured_once() -> None:
-    assert tuned([3.0]).times == {Split(1, 1): 3.0}
+    assert tuned([3.0]).times == {Parallel(1, 1): 3.0}
     assert tuned([None]).best is None
 
 
 @pytest.mark.parametrize(("count", "dp", "tp"), [(5, 4, 4), (4, 2, 4), (2, 1, 2), (1, 1, 1)])
 def test_the_third_sample_has_as_much_of_both_and_else_more_tensor_parallelism(count: int, dp: int, tp: int) -> None:
-    assert middle(splits(count)) == Split(dp, tp)
+    assert middle(splits(count)) == Parallel(dp, tp)
 
 
 def test_the_number_of_measurements_grows_slower_than_that_of_splits() -> None:

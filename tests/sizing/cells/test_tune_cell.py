@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from sizing.base.errors import NoTable
+from sizing.base.parallel import Parallel
 from sizing.cells import plan_estimate
-from sizing.cells.cell import Cell, Split
+from sizing.cells.cell import Cell
 from sizing.cells.comm import table
 from sizing.cells.plan_estimate import Assembly
 from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
@@ -48,7 +49,7 @@ def test_only_what_the_tuner_asks_for_is_profiled() -> None:
     found, asked, _ = tuned(cell_of(8), by_samples)
     assert asked == [StageShard(0, 0, 4, 1), StageShard(0, 0, 32, 8), StageShard(0, 0, 8, 2)]
     assert found.plan is not None
-    assert found.plan.splits == (Split(8, 1),)
+    assert found.plan.splits == (Parallel(8, 1),)
     assert found.stages[0].candidates == 4
 
 
@@ -58,7 +59,7 @@ def test_the_plan_is_that_of_the_fastest_of_the_whole_grid() -> None:
 
     found, _, _ = tuned(cell_of(8, 8), one)
     assert found.plan is not None
-    assert found.plan.splits == (Split(2, 4), Split(2, 4))
+    assert found.plan.splits == (Parallel(2, 4), Parallel(2, 4))
 
 
 def test_stages_are_tuned_each_for_itself() -> None:
@@ -67,8 +68,8 @@ def test_stages_are_tuned_each_for_itself() -> None:
 
     found, _, whole = tuned(cell_of(4, 4), one)
     assert found.plan is not None
-    assert found.plan.splits == (Split(4, 1), Split(1, 4))
-    assert found.plan == whole.plan([whole.sample(0, Split(4, 1)), whole.sample(1, Split(1, 4))])  # type: ignore[list-item]
+    assert found.plan.splits == (Parallel(4, 1), Parallel(1, 4))
+    assert found.plan == whole.plan([whole.sample(0, Parallel(4, 1)), whole.sample(1, Parallel(1, 4))])  # type: ignore[list-item]
 
 
 def test_a_stage_of_which_only_a_hybrid_fits_is_found() -> None:
@@ -78,7 +79,7 @@ def test_a_stage_of_which_only_a_hybrid_fits_is_found() -> None:
 
     found, _, _ = tuned(cell_of(16), one)
     assert found.plan is not None
-    assert found.plan.splits == (Split(4, 4),)
+    assert found.plan.splits == (Parallel(4, 4),)
     assert says(found.dropped[0], "sizing.cells_assemble.stage_too_large", index=1, split="dp 16 x tp 1")
 
 
@@ -91,7 +92,7 @@ def test_a_cell_of_which_nothing_fits_has_no_plan_and_says_why() -> None:
 def test_a_model_without_tensor_parallelism_is_tuned_by_what_it_has() -> None:
     found, _, _ = tuned(cell_of(4), lambda shard: "no plan" if shard.tp > 1 else profile_of(shard, 1.0))
     assert found.plan is not None
-    assert found.plan.splits == (Split(4, 1),)
+    assert found.plan.splits == (Parallel(4, 1),)
     assert found.dropped[0] == "stage 1, dp 1 x tp 4: no plan"
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate, Origin
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
+from sizing.choice.layout import TimedLayout
 from sizing.choice.runs import JobRun
-from sizing.choice.shapes import GpuShape
-from sizing.choice.timers.timers import StepTime
 from sizing.inventory.pools import GpuPool
+from sizing.inventory.shapes import GpuShape
 from tests.sizing.plans_of import GIB, gpu, group
 
 NOW_S = 1.8e9
@@ -28,10 +29,14 @@ def estimate(value: float, origin: Origin = "assumed", spread: float = 2.0) -> E
     return Estimate(value, value / spread, value * spread, origin)
 
 
-def timed(step_s: float, gpus: int = 1, stages: int = 1, origin: Origin = "assumed") -> StepTime:
-    splits = (Split(gpus // stages, 1),) * stages
-    return StepTime(
-        estimate(step_s, origin), estimate(10 * GIB, "traced", 1.1), splits, 1 if stages == 1 else 4 * stages
+def timed(step_s: float, shape: GpuShape, stages: int = 1, origin: Origin = "assumed") -> TimedLayout:
+    return TimedLayout(
+        shape,
+        (Parallel(shape.gpus // stages),) * stages,
+        64,
+        1 if stages == 1 else 4 * stages,
+        step_s=estimate(step_s, origin),
+        peak=estimate(10 * GIB, "traced", 1.1),
     )
 
 
@@ -45,7 +50,7 @@ def run(
 ) -> JobRun:
     shape = GpuShape(pool(name, max_time_s=max_time_s), max(1, gpus // 4), min(gpus, 4))
     start_s = None if start_in_s is None else NOW_S + start_in_s
-    return JobRun(shape, 1, timed(1.0, gpus, origin=origin), estimate(run_s, origin), start_s)
+    return replace(JobRun.of(timed(1.0, shape, origin=origin), estimate(run_s, origin)), start_s=start_s)
 
 
 class Table:
@@ -54,8 +59,8 @@ class Table:
     def __init__(self, steps: Mapping[tuple[str, int, int], float], origin: Origin = "assumed") -> None:
         self.steps, self.origin = steps, origin
 
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         step_s = self.steps.get((shape.pool.partition, shape.gpus, stages))
         if step_s is None:
             raise DoesNotFit(TOO_LARGE)
-        return timed(step_s, shape.gpus, stages, self.origin)
+        return timed(step_s, shape, stages, self.origin)

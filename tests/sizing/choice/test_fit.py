@@ -6,8 +6,8 @@ import pytest
 
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
-from sizing.choice.candidates import Candidate, Spread, candidates
-from sizing.choice.fit import MOST_TRACES, PlanChoice, best_of, explore
+from sizing.choice.fit import MOST_TRACES, GpuPlan, best_of, explore
+from sizing.choice.layout import Layout, Spread, layouts
 from sizing.choice.sources import RankBatch, Traces
 from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
@@ -20,16 +20,16 @@ CENTRE = inventory(
 )
 
 
-def ways(batch: int, spread: Spread = Spread()) -> tuple[Candidate, ...]:  # noqa: B008
-    return candidates(pools(CENTRE), batch, spread)
+def ways(batch: int, spread: Spread = Spread()) -> tuple[Layout, ...]:  # noqa: B008
+    return layouts(pools(CENTRE), batch, spread)
 
 
-def explored(step: Step, batch: int, spread: Spread = Spread()) -> tuple[PlanChoice, ...]:  # noqa: B008
+def explored(step: Step, batch: int, spread: Spread = Spread()) -> tuple[GpuPlan, ...]:  # noqa: B008
     return explore(Traces("bf16"), ways(batch, spread), step.measure)
 
 
 def test_what_fits_comes_first_and_then_what_costs_least() -> None:
-    plans = [choice.plan for choice in explored(Step(10, 1), 64)]
+    plans = list(explored(Step(10, 1), 64))
     fitting = [plan for plan in plans if plan.fits]
     assert plans[: len(fitting)] == fitting
     assert [plan.cost.value for plan in fitting] == sorted(plan.cost.value for plan in fitting)
@@ -38,16 +38,16 @@ def test_what_fits_comes_first_and_then_what_costs_least() -> None:
 
 
 def test_of_plans_that_ask_slurm_for_the_same_only_the_best_is_offered() -> None:
-    choices = explored(Step(10, 0.5), 64, Spread(tensor=True))
-    best = best_of(choices, 3)
-    assert len({choice.plan.sbatch[:4] for choice in best}) == 3
-    assert all(choice.plan.peak.origin == "traced" for choice in best)
-    first = next(choice for choice in choices if choice.plan.gpus == best[1].plan.gpus)
-    assert first.plan.parallel == best[1].plan.parallel
+    plans = explored(Step(10, 0.5), 64, Spread(tensor=True))
+    best = best_of(plans, 3)
+    assert len({plan.sbatch[:4] for plan in best}) == 3
+    assert all(plan.peak.origin == "traced" for plan in best)
+    first = next(plan for plan in plans if plan.gpus == best[1].gpus)
+    assert first.parallel == best[1].parallel
 
 
 def test_by_time_the_fastest_comes_first() -> None:
-    plans = [choice.plan for choice in explore(Traces("bf16"), ways(64), Step(10, 1).measure, by="time")]
+    plans = explore(Traces("bf16"), ways(64), Step(10, 1).measure, by="time")
     fitting = [plan for plan in plans if plan.fits]
     assert [plan.step_s.value for plan in fitting] == sorted(plan.step_s.value for plan in fitting)
     assert fitting[0].gpus > fitting[-1].gpus
@@ -55,19 +55,19 @@ def test_by_time_the_fastest_comes_first() -> None:
 
 def test_the_best_three_are_traced_themselves_and_little_else() -> None:
     step = Step(10, 0.5)
-    choices = explored(step, 64)
-    assert [choice.plan.peak.origin for choice in choices[:3]] == ["traced"] * 3
-    for choice in choices[:3]:
-        exact = step.peak_gib(choice.plan.parallel, choice.plan.batch) * GIB
-        assert choice.plan.peak.value == pytest.approx(exact, abs=2)
-        assert choice.plan.peak.high == pytest.approx(guarded_bytes(exact), abs=2)
+    plans = explored(step, 64)
+    assert [plan.peak.origin for plan in plans[:3]] == ["traced"] * 3
+    for plan in plans[:3]:
+        exact = step.peak_gib(plan.parallel, plan.batch) * GIB
+        assert plan.peak.value == pytest.approx(exact, abs=2)
+        assert plan.peak.high == pytest.approx(guarded_bytes(exact), abs=2)
     assert len(step.points) <= 8
     assert len(set(step.points)) == len(step.points), "nothing is traced twice"
 
 
 def test_between_two_batches_a_peak_is_interpolated_and_never_too_low() -> None:
     step = Step(10, 0.5)
-    interpolated = [choice.plan for choice in explored(step, 64) if choice.plan.peak.origin == "interpolated"]
+    interpolated = [plan for plan in explored(step, 64) if plan.peak.origin == "interpolated"]
     assert interpolated
     for plan in interpolated:
         exact = step.peak_gib(plan.parallel, plan.batch) * GIB
@@ -80,20 +80,20 @@ def test_a_plan_that_a_straight_line_would_rule_out_is_traced_before_it_is() -> 
         def peak_gib(self, parallel: Parallel, batch: int) -> float:
             return max(20.0, 5.0 * (batch - 16))
 
-    best = explored(Bent(0, 0), 64)[0].plan
+    best = explored(Bent(0, 0), 64)[0]
     assert (best.fits, best.peak.origin) == (True, "traced")
     assert best.batch == 16
     assert best.peak.value == pytest.approx(20 * GIB, abs=2)
 
 
 def test_shards_are_tried_where_replicas_do_not_fit() -> None:
-    best = explored(Step(200, 0.5), 64, Spread(fsdp=True))[0].plan
+    best = explored(Step(200, 0.5), 64, Spread(fsdp=True))[0]
     assert best.fits
     assert best.parallel.fsdp >= 4
 
 
 def test_where_nothing_fits_the_nearest_comes_first() -> None:
-    plans = [choice.plan for choice in explored(Step(500, 0.5), 64)]
+    plans = explored(Step(500, 0.5), 64)
     assert plans
     assert not any(plan.fits for plan in plans)
     lacks = [plan.peak.high - plan.gpu_bytes for plan in plans]
@@ -102,7 +102,7 @@ def test_where_nothing_fits_the_nearest_comes_first() -> None:
 
 def test_a_spread_that_cannot_be_traced_is_left_out() -> None:
     step = Step(10, 1, refuses=lambda point: point.parallel.dp > 1)
-    plans = [choice.plan for choice in explored(step, 16)]
+    plans = explored(step, 16)
     assert {plan.parallel for plan in plans} == {Parallel()}
 
 
@@ -123,23 +123,23 @@ def test_a_search_ends_whatever_the_step_does() -> None:
 
 def test_a_spread_that_cannot_be_traced_does_not_keep_others_from_being_traced() -> None:
     step = Step(10, 0.5, refuses=lambda point: point.parallel.tp == 2)
-    choices = explored(step, 64, Spread(tensor=True))
-    assert [choice.plan.peak.origin for choice in choices[:3]] == ["traced"] * 3
-    assert all(choice.plan.parallel.tp != 2 for choice in choices)
+    plans = explored(step, 64, Spread(tensor=True))
+    assert [plan.peak.origin for plan in plans[:3]] == ["traced"] * 3
+    assert all(plan.parallel.tp != 2 for plan in plans)
 
 
 def test_two_are_traced_at_a_time_as_what_one_shows_may_spare_the_next() -> None:
     step = Step(10, 0.5)
-    choices = best_of(explore(Traces("bf16"), ways(64, Spread(True, True)), step.measure, top=6), 6)
-    assert [choice.plan.peak.origin for choice in choices] == ["traced"] * 6
+    plans = best_of(explore(Traces("bf16"), ways(64, Spread(True, True)), step.measure, top=6), 6)
+    assert [plan.peak.origin for plan in plans] == ["traced"] * 6
     assert max(step.calls[1:]) == 2
 
 
 def test_no_more_is_traced_than_allowed_and_the_rest_is_still_told() -> None:
     step = Step(10, 0.5)
-    choices = explore(Traces("bf16"), ways(64), step.measure, most=4)
+    plans = explore(Traces("bf16"), ways(64), step.measure, most=4)
     assert len(step.points) <= 4
-    assert choices[0].plan.fits
+    assert plans[0].fits
 
 
 def test_traces_of_any_number_of_replicas_are_the_same() -> None:
@@ -153,8 +153,7 @@ def test_traces_of_any_number_of_replicas_are_the_same() -> None:
 
 
 def test_every_plan_has_its_lines_and_their_reasons() -> None:
-    for choice in explored(Step(10, 1), 16):
-        plan = choice.plan
+    for plan in explored(Step(10, 1), 16):
         assert len(plan.sbatch) == len(plan.why) >= 5
         told = plan.to_json()
         assert told["gpus"] == told["dp"] * told["tp"] * told["fsdp"]
@@ -163,6 +162,6 @@ def test_every_plan_has_its_lines_and_their_reasons() -> None:
 
 def test_what_one_gpu_holds_rules_out_spreads_that_are_too_small_without_a_trace_of_them() -> None:
     step = Step(200, 0.5)
-    choices = explored(step, 64, Spread(tensor=True, fsdp=True))
-    assert choices[0].plan.fits
+    plans = explored(step, 64, Spread(tensor=True, fsdp=True))
+    assert plans[0].fits
     assert all(point.parallel.tp * point.parallel.fsdp in (1, *range(3, 99)) for point in step.points)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.base.plan import GpuPlan
-from sizing.choice.place import NotPlaceable, Placement, PlacementRequest, check, place, trial
+from sizing.choice.fit import GpuPlan
+from sizing.choice.place import NotPlaceable, Placement, PlacementRequest, check, parse, place, trial
 from sizing.inventory.gpus import GIB, recognise
 from sizing.inventory.inventory import Inventory, PartitionOffer
+from sizing.inventory.pools import pools
+from sizing.inventory.shapes import GpuShape
 from tests.sizing.placing import asks, feasible, group, inventories, inventory, of_offers, usable
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
@@ -197,9 +200,11 @@ def test_a_plan_keeps_to_the_partition_and_type_that_it_names() -> None:
 def test_a_plan_of_bft_size_fit_is_placed_with_its_guard_band() -> None:
     peak = Estimate(13.0 * GIB, 13.0 * GIB, 15.0 * GIB, "traced")
     second = Estimate(1.0, 1.0, 1.0, "assumed")
-    plan = GpuPlan("gpu", "t4", 8, 2, Parallel(dp=4, tp=2), 1, peak, 1, second, second)
-    assert PlacementRequest.of(plan) == PlacementRequest(8, 15 * GIB, 2, "gpu", "t4", 4)
-    assert place([plan], inventory(group("t4", {"n1": 8}))) is None
+    (pool,) = pools(inventory(group("t4", {"n1": 4, "n2": 4}, gpus=4)))
+    plan = GpuPlan(GpuShape(pool, 2, 4), (Parallel(dp=4, tp=2),), 4, step_s=second, peak=peak, cost=second)
+    (wanted,) = parse(json.dumps({"plans": [plan.to_json()]}))
+    assert wanted == PlacementRequest(8, 15 * GIB, 2, "gpu", "t4", 4)
+    assert place([wanted], inventory(group("t4", {"n1": 8}))) is None
 
 
 @pytest.mark.parametrize(("gpus", "tp"), [(0, 1), (-1, 1), (4, 0), (4, 3)])

@@ -17,10 +17,13 @@ from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.choice import ran
-from sizing.choice.ran import Ran, used, work_of
+from sizing.choice.layout import Layout, TimedLayout
+from sizing.choice.ran import Ran, work_of
 from sizing.choice.sources import RankBatch, Traces
+from sizing.inventory.shapes import GpuShape
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
+from tests.sizing.choice.cells_of import pool
 from tests.sizing.plans_of import GIB, trace
 from tests.support.messages import excerpt, says, wording
 
@@ -33,6 +36,12 @@ REPORT = {"job": "42", "global_batch": 128, "steps": 1000, "step_s": 0.5}
 
 def report(*rows: dict[str, object]) -> ran.JobReport:
     return ran.reported("\n\n".join(json.dumps({**REPORT, **row}) for row in rows), "r")
+
+
+def used(runs: Sequence[Ran], peak: Estimate, gpu_bytes: int) -> TimedLayout:
+    layout = Layout(GpuShape(replace(pool(), gpu_bytes=gpu_bytes), 1, 2), (Parallel(2),), 128)
+    assert layout.place == RAN.place
+    return ran.used(runs, layout, peak)
 
 
 def test_a_run_is_read_back_as_it_was_kept_and_others_are_left_alone(tmp_path: Path) -> None:

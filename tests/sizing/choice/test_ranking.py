@@ -57,7 +57,7 @@ def test_a_start_in_the_past_counts_as_now() -> None:
 
 def test_what_slurm_refuses_is_no_choice_and_what_it_was_not_asked_for_comes_only_where_nothing_was_asked() -> None:
     unasked, known = run(60, "a"), run(HOUR, "b", start_in_s=0)
-    refused = JobRun(unasked.shape, 1, unasked.timed, unasked.run_s, None, "no", True)
+    refused = replace(unasked, said="no", refused=True)
     assert names(ranking.ranked([unasked, known, refused], NOW_S)) == [("b", 4)]
     assert names(ranking.ranked([unasked, refused], NOW_S)) == [("a", 4)]
     assert ranking.ranked([refused], NOW_S) == ()

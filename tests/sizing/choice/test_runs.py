@@ -1,45 +1,27 @@
-"""Runs: their length, their time limit, their lines; and the shapes that cells may have."""
+"""Runs: their length, their time limit and their lines."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.base.errors import DoesNotFit, NoProfile, UsageError
+from sizing.base.errors import DoesNotFit, NoProfile
 from sizing.base.estimate import Estimate
 from sizing.choice import limits
+from sizing.choice.layout import TimedLayout
 from sizing.choice.runs import JobRun, best_of_shapes, survey
-from sizing.choice.shapes import GpuShape, shapes
-from sizing.choice.timers.timers import StepTime, TimerChain
+from sizing.choice.timers.timers import TimerChain
+from sizing.inventory.shapes import GpuShape
 from tests.sizing.choice.cells_of import NOW_S, TOO_LARGE, Table, estimate, pool, run, timed
 from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.slow
 
 NOTHING = Estimate(0, 0, 0, "assumed")
-
-
-@pytest.mark.parametrize(
-    ("gpus", "count", "most", "expected"),
-    [
-        (4, 2, None, [(1, 1), (1, 2), (1, 4), (2, 4)]),
-        (6, 5, None, [(1, 1), (1, 2), (1, 4), (2, 4), (4, 4)]),
-        (8, 1, 4, [(1, 1), (1, 2), (1, 4)]),
-        (3, 4, None, [(1, 1), (1, 2), (2, 2), (4, 2)]),
-    ],
-)
-def test_shapes_are_powers_of_two_on_as_few_nodes_as_hold_them(
-    gpus: int, count: int, most: int | None, expected: list[tuple[int, int]]
-) -> None:
-    assert [(each.nodes, each.per_node) for each in shapes(pool(gpus=gpus, count=count), most)] == expected
-
-
-def test_at_most_no_gpu_is_refused() -> None:
-    with pytest.raises(UsageError, match="at least 1"):
-        list(shapes(pool(), 0))
 
 
 def test_a_run_is_its_steps_and_the_start_up_from_end_to_end() -> None:
@@ -104,14 +86,9 @@ def test_the_lines_ask_for_one_task_a_node_and_say_how_the_model_lies_on_the_gpu
 
 
 def test_gpus_that_nobody_else_can_have_are_counted() -> None:
-    whole = JobRun(GpuShape(pool(), 1, 2), 1, timed(1.0, 2), estimate(3600))
-    exclusive = JobRun(
-        GpuShape(
-            pool().__class__("x", whole.shape.pool.gpu, whole.shape.pool.groups, 80 * 2**30, exclusive=True), 1, 2
-        ),
-        1,
-        timed(1.0, 2),
-        estimate(3600),
+    whole, exclusive = (
+        JobRun.of(timed(1.0, GpuShape(replace(pool(), exclusive=alone), 1, 2)), estimate(3600))
+        for alone in (False, True)
     )
     assert (whole.gpu_hours.value, exclusive.gpu_hours.value) == (2, 4)
 
@@ -124,7 +101,7 @@ def test_json_has_each_number_with_its_origin() -> None:
 
 
 class Unprofiled:
-    def time(self, shape: GpuShape, stages: int) -> StepTime:
+    def time(self, shape: GpuShape, stages: int) -> TimedLayout:
         raise NoProfile("profile it by bft size profile")
 
 

@@ -111,8 +111,8 @@ def test_a_fit_has_plans_with_their_lines_and_tells_its_progress(
         step, global_batch=64, inventory=centre, site=site, progress=lambda name, part: told.append((name, part))
     )
     assert {plan.peak.origin for plan in found.plans} == {"traced", "interpolated"}
-    assert [choice.plan.fits for choice in found.best] == [True] * 3
-    assert found.best[0].plan == found.plans[0]
+    assert [plan.fits for plan in found.best] == [True] * 3
+    assert found.best[0] == found.plans[0]
     assert (found.inventory, found.advice) == (centre, "")
     assert any(says(note, "cli.size_fit.slurm_not_asked") for note in found.notes)
     assert {name for name, _ in told} == {f"tracing {step}"}

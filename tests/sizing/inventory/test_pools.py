@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
+from sizing.inventory.shapes import GpuShape
 from tests.sizing.plans_of import GIB, gpu, group, inventory
 
 SMALL = gpu("a100-40", 40)
@@ -56,4 +57,4 @@ def test_a_job_has_no_more_nodes_than_its_partition_allows() -> None:
 
 def test_in_an_exclusive_partition_a_job_pays_for_whole_nodes() -> None:
     shared, whole = pools(inventory(PartitionOffer("a", (group(),)), PartitionOffer("b", (group(),), exclusive=True)))
-    assert (shared.paid(2, 1), whole.paid(2, 1), whole.paid(8, 2)) == (2, 4, 8)
+    assert [GpuShape(*each).paid for each in ((shared, 1, 2), (whole, 1, 2), (whole, 2, 4))] == [2, 4, 8]

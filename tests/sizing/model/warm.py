@@ -20,7 +20,7 @@ import torch, torch.distributed.tensor
 from sizing.tracer import main, torch_internals as private
 from sizing.tracer.device import fake_gpu as cuda, isolation as surroundings
 from sizing.tracer.operators import stand_ins, work
-from sizing.tracer.ranks import fake_ranks as spread, gloo
+from sizing.tracer.ranks import fake_ranks as spread
 sys.path.pop(0)
 reply = os.dup(1)
 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from sizing.base.errors import UsageError
-from sizing.cells.cell import Split
+from sizing.base.parallel import Parallel
 from studies.crius import search_log
 from studies.crius.command import crius
 from tests.support.messages import excerpt, says, wording
@@ -65,7 +65,7 @@ def test_the_json_has_the_form_that_is_documented() -> None:
 def test_variants_of_a_split_are_one_candidate_whose_time_is_the_best_that_fits() -> None:
     cells = search_log.parse(rows("0,0,2,1,,1.0,0", "0,0,2,1,batch,3.0,1", "0,0,2,1,other,2.0,1"), "log.csv")
     ((cell, grid),) = cells.items()
-    assert (cell.gpus, grid) == (2, {Split(2, 1): [None, 3.0, 2.0]})
+    assert (cell.gpus, grid) == (2, {Parallel(2, 1): [None, 3.0, 2.0]})
     assert search_log.replay(cells)[0].tuned.time_s == 2.0
 
 

@@ -82,16 +82,16 @@ def until(at_s: float, now_s: float) -> str:
 def _row(number: int, run: JobRun, shown: ChooseResult) -> tuple[str, ...]:
     from sizing.choice.limits import hours, words
 
-    shape, ends = run.shape, run.ends_s(shown.now_s)
-    nodes = f" on {shape.nodes} nodes" if shape.nodes > 1 else ""
+    ends = run.ends_s(shown.now_s)
+    nodes = f" on {run.nodes} nodes" if run.nodes > 1 else ""
     start = "not asked" if run.start_s is None else until(run.start_s, shown.now_s)
     return (
         str(number),
-        shape.pool.partition,
-        f"{shape.gpus} x {shape.pool.gpu.name}{nodes}",
+        run.partition,
+        f"{run.gpus} x {run.gpu_type}{nodes}",
         run.spread,
-        _step(run.timed.step_s),
-        run.timed.step_s.origin,
+        _step(run.step_s),
+        run.step_s.origin,
         f"{words(run.run_s.value)} ({words(run.run_s.low)} - {words(run.run_s.high)})",
         start,
         until(ends.value, shown.now_s),
@@ -105,16 +105,14 @@ def _refusals(shown: ChooseResult) -> Iterator[str]:
     refusals: dict[tuple[str, str], list[str]] = {}
     for run in shown.best:
         if run.refused:
-            refusals.setdefault((run.shape.pool.partition, run.said), []).append(
-                f"{run.shape.gpus} x {run.shape.pool.gpu.name}"
-            )
+            refusals.setdefault((run.partition, run.said), []).append(f"{run.gpus} x {run.gpu_type}")
     for (partition, words), which in refusals.items():
         yield f"{', '.join(which)} in {partition}: {words}"
 
 
 def _too_long(shown: ChooseResult) -> Iterator[str]:
     """For each partition and type whose time limit rules out all runs, yield the shortest and the reason."""
-    left = {(run.shape.pool.partition, run.shape.pool.gpu.name) for run in shown.found}
+    left = {(run.partition, run.gpu_type) for run in shown.found}
     shortest: dict[tuple[str, str], tuple[float, Rejected]] = {}
     for each in shown.out:
         key = (each.shape.pool.partition, each.shape.pool.gpu.name)

@@ -9,8 +9,7 @@ from bftd.cli import common
 
 if TYPE_CHECKING:
     from sizing.base.estimate import Estimate
-    from sizing.base.plan import GpuPlan
-    from sizing.choice.fit import PlanChoice
+    from sizing.choice.fit import GpuPlan
     from sizing.inventory.pools import GpuPool
 
 _GIB = 2**30
@@ -18,8 +17,8 @@ _ROWS = 12
 
 
 def lines(
-    choices: Sequence[PlanChoice],
-    best: Sequence[PlanChoice],
+    plans: Sequence[GpuPlan],
+    best: Sequence[GpuPlan],
     notes: Sequence[str],
     everything: Sequence[GpuPool],
     in_json: int,
@@ -31,8 +30,8 @@ def lines(
     from bftd.base.tables import Column
     from sizing.sbatch import lines as emit
 
-    shown = _rows(choices)
-    mixed = any(choice.plan.step_s.origin != "assumed" for choice in choices)
+    shown = _rows(plans)
+    mixed = any(plan.step_s.origin != "assumed" for plan in plans)
     columns = [
         Column("#", right=True),
         Column("PARTITION", least=10),
@@ -46,10 +45,10 @@ def lines(
         Column("STEP" if mixed else "STEP (assumed)", rank=2),
         Column("COST", rank=3, right=True),
     ]
-    yield from common.table(columns, [_row(at, choice.plan, mixed) for at, choice in shown])
-    if len(choices) > len(shown):
-        which = "them" if in_json == len(choices) else f"the best {in_json} in all"
-        yield f"and {len(choices) - len(shown)} other plans (--json has {which})"
+    yield from common.table(columns, [_row(at, plan, mixed) for at, plan in shown])
+    if len(plans) > len(shown):
+        which = "them" if in_json == len(plans) else f"the best {in_json} in all"
+        yield f"and {len(plans) - len(shown)} other plans (--json has {which})"
     yield "BATCH, PEAK, WITH GUARD (assumed) and OF (data sheet or site) are of one GPU"
     whose = "which is assumed" if mixed else "all assumed"
     yield f"cost: GPUs x seconds of a step x what the type is worth, {whose}: good for ranking only"
@@ -58,26 +57,23 @@ def lines(
         yield f"{', '.join(alike)}: Slurm cannot tell them from others here: the smaller memory and the slower count"
     for note in notes:
         yield f"note: {note}"
-    for choice in best:
-        plan = choice.plan
+    for plan in best:
         yield ""
-        yield f"{choices.index(choice) + 1}. {plan.gpus} x {plan.gpu_type} in {plan.partition}" + (
-            f": {plan.start}" if plan.start else ""
-        )
+        yield f"{plans.index(plan) + 1}. {plan.shape.name}" + (f": {plan.start}" if plan.start else "")
         yield from emit.commented(plan.sbatch, plan.why)
 
 
-def _rows(choices: Sequence[PlanChoice]) -> list[tuple[int, PlanChoice]]:
+def _rows(plans: Sequence[GpuPlan]) -> list[tuple[int, GpuPlan]]:
     """Return the best plans and the best of each partition and type, with their ranks.
 
     The number of rows is bounded, but grows with the number of types of GPU.
     """
     first: dict[tuple[str, str], int] = {}
-    for at, choice in enumerate(choices):
-        first.setdefault((choice.plan.partition, choice.plan.gpu_type), at)
+    for at, plan in enumerate(plans):
+        first.setdefault((plan.partition, plan.gpu_type), at)
     firsts = sorted(first.values())[: 2 * _ROWS]
-    more = [at for at in range(len(choices)) if at not in set(firsts)][: max(0, _ROWS - len(firsts))]
-    return [(at + 1, choices[at]) for at in sorted([*firsts, *more])]
+    more = [at for at in range(len(plans)) if at not in set(firsts)][: max(0, _ROWS - len(firsts))]
+    return [(at + 1, plans[at]) for at in sorted([*firsts, *more])]
 
 
 def _row(number: int, plan: GpuPlan, mixed: bool) -> tuple[str, ...]:
@@ -90,8 +86,8 @@ def _row(number: int, plan: GpuPlan, mixed: bool) -> tuple[str, ...]:
         if size > 1
     )
     batch = str(plan.batch)
-    if plan.micro_batch is not None and plan.micro_batch != plan.batch:
-        batch = f"{plan.batch // plan.micro_batch} x {plan.micro_batch}"
+    if plan.micro_batches > 1:
+        batch = f"{plan.micro_batches} x {plan.micro_batch}"
     return (
         str(number),
         plan.partition,

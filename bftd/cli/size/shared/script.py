@@ -19,7 +19,7 @@ from bftd.cli.jobs import sbatch_options
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
-    from sizing.choice.fit import PlanChoice
+    from sizing.choice.fit import GpuPlan
     from sizing.sbatch.lines import SbatchLine
 
 _MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script
@@ -72,14 +72,11 @@ def target(script: Script, output: str | None, *, overwrite: bool, infix: str = 
     return path
 
 
-def with_lines(script: Script, choice: PlanChoice) -> tuple[str, list[str]]:
+def with_lines(script: Script, plan: GpuPlan) -> tuple[str, list[str]]:
     """Return the script with the lines that it lacks, and sentences on those that it already has."""
-    from sizing.sbatch import lines as emit
-
-    pool = choice.candidate.pool
-    lines = emit.written(choice.plan, pool, script.tasks_per_node(choice.plan.nodes))
+    lines = plan.lines(script.tasks_per_node(plan.nodes))
     if "ntasks-per-node" not in script.options:  # its tasks share the CPUs, but the note names the plan's own number
-        own = {line.option: line for line in emit.written(choice.plan, pool)}
+        own = {line.option: line for line in plan.lines()}
         lines = tuple(own[line.option] if line.option == "ntasks-per-node" else line for line in lines)
     return inserted(script, lines, "plan")
 

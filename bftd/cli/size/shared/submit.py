@@ -72,7 +72,7 @@ class BatchJob:
         from sizing.choice.runs import Rejected
 
         started = tuple(self._started())
-        used = [run for run in found if any(fits(run.shape.nodes, run.shape.per_node) for fits, _ in started)]
+        used = [run for run in found if any(fits(run.nodes, run.shape.per_node) for fits, _ in started)]
         why = f"{self.script.path} {' or '.join(dict.fromkeys(words for _, words in started))}, so GPUs would be idle"
         idle = (Rejected(run.shape, run.stages, why, run.run_s) for run in found if run not in used)
         return tuple(used), (*out, *idle)
@@ -105,11 +105,11 @@ class BatchJob:
         """Return the options that the script lacks for a run, and its own values for the others."""
         from sizing.sbatch.script import agree
 
-        tasks = self.script.tasks_per_node(run.shape.nodes)
+        tasks = self.script.tasks_per_node(run.nodes)
         if tasks is None and _LAUNCHERS.search(self.script.text):
             tasks = 1
         given = dict(self.script.options)
-        if "," in self.own("partition") and run.shape.pool.partition in self.own("partition").split(","):
+        if "," in self.own("partition") and run.partition in self.own("partition").split(","):
             del given["partition"]  # of several, only the run's: others may have no such GPUs or another type
         return agree(run.lines(tasks), given)
 
@@ -188,24 +188,24 @@ def submit(job: BatchJob, run: JobRun, *, yes: bool, quiet: bool, deadline: bool
 
 def environment(run: JobRun) -> dict[str, str]:
     """Return the model's split as environment variables: a number, or one per stage if they differ."""
-    splits = run.timed.splits
+    splits = run.splits
     sizes = {"BFT_DP": [split.dp for split in splits], "BFT_TP": [split.tp for split in splits]}
     values_text = {
         name: ",".join(map(str, values if len(set(values)) > 1 else values[:1])) for name, values in sizes.items()
     }
-    return {**values_text, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.timed.micro_batches)}
+    return {**values_text, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.micro_batches)}
 
 
 def launch(run: JobRun, program: str = "train.py") -> tuple[str, ...]:
     """Return the lines of a batch script that start one process per GPU."""
     exports = " ".join(f"{name}={value}" for name, value in environment(run).items())
     processes = f"--nproc-per-node={run.shape.per_node}"
-    if run.shape.nodes == 1:
+    if run.nodes == 1:
         return (f"export {exports}", f"srun torchrun --standalone {processes} {program}")
     return (
         f"export {exports}",
         'head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
-        f"srun torchrun --nnodes={run.shape.nodes} {processes} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID \\",
+        f"srun torchrun --nnodes={run.nodes} {processes} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID \\",
         f'    --rdzv-endpoint="$head:$((20000 + SLURM_JOB_ID % 10000))" {program}',
     )
 
@@ -216,7 +216,7 @@ def _refuse_second_words_on_gpus(job: BatchJob, run: JobRun) -> None:
     if len(others) > 1:
         given = " and ".join(f"--{name}={job.own(name)}" for name in sorted(others))
         raise UsageError(
-            f"{job.script.path} has {given} and the winner needs {run.shape.gpus} GPUs: keep --gres alone, or none of "
+            f"{job.script.path} has {given} and the winner needs {run.gpus} GPUs: keep --gres alone, or none of "
             "them; nothing was submitted"
         )
 
@@ -257,7 +257,7 @@ def _refuse_conflict(job: BatchJob, run: JobRun, kept: SettledOption) -> None:
         limit_s = of_slurm(kept.value or "")
         if limit_s is not None and limit_s >= run.run_s.value:
             return
-    if kept.option == "ntasks" and kept.value == str(run.shape.nodes * int(kept.instead.value)):
+    if kept.option == "ntasks" and kept.value == str(run.nodes * int(kept.instead.value)):
         return
     if kept.option in ("cpus-per-task", "cpus-per-gpu", "mem", "mem-per-cpu", "mem-per-gpu"):
         return  # the user knows best how much CPU and memory the job needs

@@ -11,7 +11,7 @@ import pytest
 
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.cells.comm.table import CommTables
-from sizing.cells.profiles import hybrids, profile, torch_probe
+from sizing.cells.profiles import hybrids, profile
 from sizing.cells.profiles.profile import NO_PLAN, Profiled, Setting, Unfit
 from sizing.cells.profiles.shards import StageShard
 from sizing.cells.profiles.store import Store
@@ -90,7 +90,7 @@ def test_regression_a_model_that_cannot_be_cut_was_started_anew_at_every_run_to_
         return Profiled(tuple(results), files, ())
 
     monkeypatch.setattr(profile, "profiled", profiled)
-    monkeypatch.setattr(torch_probe, "torch_of", lambda *_: ("2.13.0", "cpu"))
+    monkeypatch.setattr(profile, "torch_of", lambda *_: ("2.13.0", "cpu"))
     shards = [StageShard(0, 0, 8, tp) for tp in (1, 2)]
 
     def run(*more: StageShard, again: bool = False) -> tuple[list[int], list[str]]:

@@ -10,10 +10,10 @@ from sizing.base.errors import DoesNotFit
 from sizing.base.parallel import Parallel
 from sizing.cells.size_graph import chain
 from sizing.choice.by_formula import Formula
-from sizing.choice.candidates import Spread
-from sizing.choice.cuts import ByGraph
-from sizing.choice.shapes import GpuShape
+from sizing.choice.layout import Spread
+from sizing.choice.run_timers import ByGraph
 from sizing.choice.timers.datasheet_time import Assumed
+from sizing.inventory.shapes import GpuShape
 from sizing.model.config import parse
 from sizing.model.graph import Graph, Operator
 from sizing.step_time import datasheet

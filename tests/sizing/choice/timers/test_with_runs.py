@@ -8,11 +8,10 @@ import pytest
 
 from sizing.base.errors import DoesNotFit
 from sizing.base.parallel import Parallel
-from sizing.cells.cell import Split
 from sizing.choice.ran import Ran
-from sizing.choice.shapes import GpuShape
 from sizing.choice.sources import RankBatch, Traces
 from sizing.choice.timers.with_runs import WithRuns
+from sizing.inventory.shapes import GpuShape
 from tests.sizing.choice.cells_of import Table, pool
 from tests.sizing.plans_of import GIB, trace
 
@@ -35,7 +34,7 @@ def test_what_ran_is_timed_by_the_runs_and_all_else_as_before() -> None:
     timer = runs(RAN, replace(RAN, job="home/43", step_s=0.7))
     found = timer.time(TWO, 1)
     assert (found.step_s.value, found.step_s.origin, found.runs) == (0.6, "measured", 2)
-    assert (found.peak.value, found.peak.origin, found.splits) == (20 * GIB, "measured", (Split(2, 1),))
+    assert (found.peak.value, found.peak.origin, found.splits) == (20 * GIB, "measured", (Parallel(2, 1),))
     assert found.host_bytes == 7
     assert timer.time(GpuShape(pool(), 1, 4), 1) == ASSUMED.time(GpuShape(pool(), 1, 4), 1)
     assert timer.time(TWO, 2) == ASSUMED.time(TWO, 2), "of a pipeline nothing has run"
@@ -50,12 +49,12 @@ def test_what_ran_is_timed_by_the_runs_and_all_else_as_before() -> None:
 def test_runs_of_other_gpus_batches_and_spreads_time_nothing(other: Ran) -> None:
     assert runs(other).time(TWO, 1) == ASSUMED.time(TWO, 1)
     mixed = GpuShape(replace(pool(), mixed=("v100",)), 1, 2)
-    assert runs(RAN).time(mixed, 1) == ASSUMED.time(TWO, 1)
+    assert runs(RAN).time(mixed, 1) == ASSUMED.time(mixed, 1)
 
 
 def test_the_quickest_of_the_splits_counts_whether_it_ran_or_not() -> None:
     both = runs(RAN, CUT).time(TWO, 1)
-    assert both.splits == (Split(1, 2),)
+    assert both.splits == (Parallel(1, 2),)
     assert both.peak.value == 12 * GIB, "its own"
     slow = runs(replace(CUT, step_s=40.0)).time(TWO, 1)
     assert slow == ASSUMED.time(TWO, 1)
@@ -64,7 +63,7 @@ def test_the_quickest_of_the_splits_counts_whether_it_ran_or_not() -> None:
 def test_what_ran_is_no_longer_out() -> None:
     nowhere = Table({})
     found = runs(RAN, timer=nowhere).time(TWO, 1)
-    assert (found.step_s.value, found.peak.value, found.splits) == (0.5, 20 * GIB, (Split(2, 1),))
+    assert (found.step_s.value, found.peak.value, found.splits) == (0.5, 20 * GIB, (Parallel(2, 1),))
     with pytest.raises(DoesNotFit):
         runs(RAN, timer=nowhere, global_batch=128).time(TWO, 1)
     assert RankBatch(Parallel(2), 32) == RAN.point

@@ -1,4 +1,4 @@
-"""Which spreads are tried."""
+"""The layouts that are tried."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import UsageError
 from sizing.base.parallel import Parallel
-from sizing.choice.candidates import Spread, candidates
+from sizing.choice.layout import Spread, layouts
 from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
 from tests.sizing.plans_of import gpu, group, inventory
@@ -20,7 +20,7 @@ def tried(
     spread: Spread = Spread(),  # noqa: B008
     most: int | None = None,
 ) -> set[tuple[int, Parallel]]:
-    return {(each.nodes, each.parallel) for each in candidates(pools(inventory(offer)), batch, spread, most)}
+    return {(each.nodes, each.parallel) for each in layouts(pools(inventory(offer)), batch, spread, most)}
 
 
 def test_a_step_that_takes_nothing_is_only_replicated() -> None:
@@ -61,13 +61,13 @@ def test_the_partitions_nodes_and_the_users_gpus_are_bounds() -> None:
 
 def test_a_slice_of_a_gpu_is_used_alone() -> None:
     there = inventory(PartitionOffer("mig", (group(kind="slice", gpus=7),)), types=[gpu("slice", 10, slice=True)])
-    assert [each.parallel for each in candidates(pools(there), 7, Spread())] == [Parallel()]
+    assert [each.parallel for each in layouts(pools(there), 7, Spread())] == [Parallel()]
 
 
 @pytest.mark.parametrize(("batch", "most"), [(0, None), (-4, None), (4, 0), (4, -1)])
 def test_sizes_below_one_are_refused(batch: int, most: int | None) -> None:
     with pytest.raises(UsageError, match="at least 1"):
-        candidates(pools(inventory(PartitionOffer("gpu", (group(),)))), batch, Spread(), most)
+        layouts(pools(inventory(PartitionOffer("gpu", (group(),)))), batch, Spread(), most)
 
 
 @given(
@@ -81,7 +81,7 @@ def test_what_is_tried_can_be_had_and_cuts_the_batch_into_whole_parts(
     shapes: list[tuple[int, int]], batch: int, tensor: bool, fsdp: bool, most: int | None
 ) -> None:
     groups = tuple(group(f"n{at}-", count, gpus=gpus) for at, (count, gpus) in enumerate(shapes))
-    found = candidates(pools(inventory(PartitionOffer("gpu", groups, max_nodes=4))), batch, Spread(tensor, fsdp), most)
+    found = layouts(pools(inventory(PartitionOffer("gpu", groups, max_nodes=4))), batch, Spread(tensor, fsdp), most)
     assert any(each.parallel == Parallel() for each in found)
     for each in found:
         per_node, rest = divmod(each.parallel.gpus, each.nodes)
