@@ -5,15 +5,38 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 from bftd.base.errors import ConfigError
-from bftd.http.auth.nonces import Nonces
 from bftd.protocol import credentials, munge
 from bftd.protocol.credentials import TTL_S, RequestCredential
 from bftd.protocol.munge import MungeError
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
+
+
+class Nonces:
+    """The numbers seen in the last `keep_s` seconds.
+
+    munged refuses replayed credentials too, but forgets them when it is restarted.
+    """
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._seen: OrderedDict[tuple[int, str], float] = OrderedDict()  # in order of time
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def is_new(self, uid: int, nonce: str, now_s: float) -> bool:
+        """Remember the number; returns False if this uid used it before."""
+        while self._seen and now_s - next(iter(self._seen.values())) > self._keep_s:
+            self._seen.popitem(last=False)
+        if (uid, nonce) in self._seen:
+            return False
+        self._seen[uid, nonce] = now_s
+        return True
 
 
 class MungeGate:

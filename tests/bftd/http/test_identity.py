@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from bftd.base.errors import ConfigError
 from bftd.core.model.events import Finished, Registered
 from bftd.http.auth.caller import KEEP_S, Caller, Callers
-from bftd.http.auth.nonces import Nonces
+from bftd.http.auth.munge import Nonces
 from bftd.http.auth.ownership import objection
 from bftd.http.client import find
 from bftd.http.handlers import driver
