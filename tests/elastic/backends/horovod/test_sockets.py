@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from elastic.backends.horovod.sockets import SocketWatch, connected_sockets
-from elastic.node.network_interface import interface_of
+from elastic.node.resources import interface_of
 
 pytestmark = pytest.mark.slow
 

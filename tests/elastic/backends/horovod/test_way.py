@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from elastic.backends.horovod import notification_address
-from elastic.backends.horovod.environment import worker_environment
+from elastic.backends.horovod.node import worker_environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.horovod]
 
