@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from bftd.daemon.sandbox_site import SandboxSite
-from slurm_plugin.sandbox.release import release_of
+from slurm_plugin.sandbox.cluster import release_of
 from tests import program
 
 CHECKOUT = Path(__file__).parents[2]
