@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.options.elastic_option import ElasticSpec

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import ApiError, UsageError
 from bftd.cli import common, options
-from bftd.http import client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +48,7 @@ def pause(
     what = _what(nodes, user, account)
     if not why.strip():
         raise UsageError("--why is empty: say it to those who will wait")
-    reply = _asked(lambda: client.find(config_path).pause(what, why, release))
+    reply = _asked(lambda: api_client.find(config_path).pause(what, why, release))
     if as_json:
         common.echo_json(reply)
         return
@@ -73,7 +73,7 @@ def unpause(
     what = _what(nodes, user, account)
     if every and what:
         raise UsageError("--all excludes --nodes, --user and --account: leave one out")
-    reply = _asked(lambda: client.find(config_path).resume({"all": True} if every else what))
+    reply = _asked(lambda: api_client.find(config_path).resume({"all": True} if every else what))
     if as_json:
         common.echo_json(reply)
         return

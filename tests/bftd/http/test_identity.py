@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftd.api_client import find
 from bftd.base.errors import ConfigError
 from bftd.core.model.events import Finished, Registered
 from bftd.http.auth.caller import KEEP_S, Caller, Callers
 from bftd.http.auth.munge import Nonces
 from bftd.http.auth.ownership import objection
-from bftd.http.client import find
 from bftd.http.handlers import driver
 from bftd.http.rate_limit import BURST, UNITS_PER_S, Budgets
 from bftd.http.routes import OVERVIEW_UNITS

@@ -24,13 +24,13 @@ import psutil
 import pytest
 from aiohttp import web
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.config.keys import ApiConfig, Config, DaemonConfig
 from bftd.http import api
 from bftd.http.auth.caller import Caller, Callers
 from bftd.http.auth.gate import OF_AN_ADDRESS_MOST
 from bftd.http.auth.munge import MungeGate
-from bftd.http.client import ApiClient
 from bftd.http.rate_limit import Budgets
 from bftd.ledger.file import Ledger
 from bftd.protocol import credentials, munge

@@ -1,4 +1,4 @@
-"""A small synchronous client of the daemon's API, for commands, the demo and benchmarks."""
+"""The client of the API for commands, the demo and benchmarks: small, synchronous, and quick to import."""
 
 from __future__ import annotations
 
