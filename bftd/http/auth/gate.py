@@ -17,6 +17,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 from bftd.base.errors import BftError, ConfigError
 from bftd.config.keys import ApiConfig, DaemonConfig
+from bftd.credentials.munge import MungeError, MungeMissing
+from bftd.credentials.proofs import REQUEST_HEADER, SCHEME, RequestCredential
 from bftd.http.auth import peer_credentials
 from bftd.http.auth.caller import Caller, Callers
 from bftd.http.auth.dns_rebinding import is_own_name
@@ -25,8 +27,6 @@ from bftd.http.body import BodyRefused, read
 from bftd.http.connections import ApiConnections
 from bftd.http.rate_limit import BYTES_PER_UNIT, Budgets
 from bftd.protocol.address import endpoint
-from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, RequestCredential
-from bftd.protocol.munge import MungeError, MungeMissing
 
 log = logging.getLogger("bftd.http")
 
