@@ -51,7 +51,7 @@ from elastic.options.job_script import NO_CONTAINERS
 _CANCEL_AGAIN_S = 0.1
 
 
-class Trainer:
+class TrainerDriver:
     """One trainer from its registration to its exit code; `connections` is for the hub, `on_leases` for the daemon."""
 
     def __init__(

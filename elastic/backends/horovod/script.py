@@ -23,7 +23,7 @@ from elastic.backends.horovod import abort_timeout, checkpoints
 from elastic.backends.horovod.notification_address import mend_worker
 from elastic.backends.horovod.sockets import SocketWatch
 from elastic.base.errors import CheckpointError
-from elastic.script import ranks, resizing
+from elastic.script import ranks, resize_hooks
 from elastic.worker import driver_link as _session
 from elastic.worker.driver_link import PendingCheckpoint
 
@@ -153,7 +153,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _session.current().regrouped()
         super().on_reset()
         before, _counter.size, _counter.rank = _counter.size, hvd.size(), hvd.rank()
-        resizing.resized(before, _counter.size)
+        resize_hooks.resized(before, _counter.size)
 
     def step_done(self, samples: int) -> None:
         """Counts one step of this worker, in which all workers together processed `samples` samples."""
