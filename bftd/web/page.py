@@ -66,7 +66,7 @@ _ICON = (
 class PageData:
     """The contents of one page, as the API answers them for the same caller.
 
-    `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sample`), `why`, `nodes`
+    `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sampling`), `why`, `nodes`
     (folded) and `count`. `usage` is None for a caller who is not identified; `all_` says that they see all users.
     `missing` says why there is no history, if that is a fault.
     """

@@ -4,8 +4,8 @@ driver        beside the trainer, in bftd's Python: the wanted nodes and the mea
 elastic_run   beside the driver, in the user's Python: one run of Horovod's own driver; notifier: how workers hear of it
 rendezvous    in an elastic run: gloo's ranks find each other there; notification_address: where workers are notified
 node          on a pool node: forks the workers
-script        in a worker: the content of `import elastic.horovod`; sockets: how a hung collective is broken;
-              abort_timeout: the end of a worker that stays in NCCL; checkpoints: distributed checkpoints
+script        in a worker: the content of `import elastic.horovod`; abort: how a hung collective is broken;
+              checkpoints: distributed checkpoints
 """
 
 from __future__ import annotations

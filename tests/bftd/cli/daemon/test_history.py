@@ -16,7 +16,7 @@ from bftd.base.errors import ApiError
 from bftd.cli import times
 from bftd.cli.daemon.history import _EVENTS
 from bftd.cli.main import bft
-from bftd.core.sample import NODE_STATES
+from bftd.core.sampling import NODE_STATES
 from tests.support.messages import excerpt, wording
 
 NOW_S = datetime(2026, 11, 22, 14, 30, 15).timestamp()
