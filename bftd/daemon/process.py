@@ -45,7 +45,7 @@ from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import Snapshot
 from slurm_plugin.read.visibility import Visibility
-from slurm_plugin.site.preemption import NotPreemptible, Preemption
+from slurm_plugin.site.preemption import Preemption
 
 log = logging.getLogger("bftd")
 
@@ -305,7 +305,7 @@ class Daemon:
             )
         if self._preemption is not None and self._preemption.known:
             if self._preemption.objection:
-                raise NotPreemptible(self._preemption.objection)
+                raise UsageError(self._preemption.objection)
             await self._take_claim()
 
     def _look_partitions_up(self) -> None:
