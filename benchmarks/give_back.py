@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from examples.regular_jobs import RegularJob, stream
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

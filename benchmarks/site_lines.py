@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from bftd.base.errors import BftError
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 
 
 def applied(text: str, printed: str) -> str:

@@ -14,9 +14,15 @@ its committed state survives the loss of every node. Outside bftd all of this do
 under plain `torchrun` and `horovodrun` too.
 """
 
-from elastic.script import resizing
+import sys
+
+from elastic import script
+from elastic.script import resize_hooks as resizing
 from elastic.script.api import load, restarts, run_id, save, step
 from elastic.script.data import Batches as batches
-from elastic.script.resizing import on_resize
+from elastic.script.resize_hooks import on_resize
+
+# The manual of 0.1 has it by this path, which stays until 0.2.
+script.resizing = sys.modules["elastic.script.resizing"] = resizing  # type: ignore[attr-defined]
 
 __all__ = ["batches", "load", "on_resize", "resizing", "restarts", "run_id", "save", "step"]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bftd.base.errors import BftError
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from bftd.simulation.report import canvas, timeline
 from examples.regular_jobs import RegularJob, median_delay_s, stream
 from slurm_plugin.nodeset import expand

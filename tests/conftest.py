@@ -67,7 +67,7 @@ _LONG = (
     "tests/elastic/backends/",
     "tests/bftd/test_orphan_jobs_cluster.py",
     "tests/benchmarks/impact/test_run.py",
-    "tests/bftd/daemon/test_sandbox_site.py",
+    "tests/bftd/cli/admin/test_sandbox_site.py",
     "tests/bftd/test_earmarks_cluster.py",
     "tests/sizing/test_traced_against_real.py",
     "tests/elastic/driver/",

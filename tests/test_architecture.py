@@ -28,11 +28,13 @@ INSIDE = frozenset(
         "functools",
         "heapq",
         "importlib",
+        "ipaddress",
         "itertools",
         "json",
         "math",
         "operator",
         "re",
+        "shlex",
         "statistics",
         "typing",
     ]

@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from bftd.config import configuration, keys
-from slurm_plugin.site import catalogue
+from slurm_plugin.site import RULES
 from tools import monitoring, protocol_page
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "protocol.md": protocol_page.SECTIONS,
     "monitoring.md": monitoring.SECTIONS,
-    "site.md": {"rules": lambda: f"\n{catalogue.reference()}\n\n"},
+    "site.md": {"rules": lambda: f"\n{_rules()}\n\n"},
     "configuration.md": {"keys": lambda: f"\n```toml\n{configuration.to_toml(keys.Config()).strip()}\n```\n\n"},
 }
 
@@ -37,6 +37,13 @@ def filled(path: Path, sections: Mapping[str, Callable[[], str]]) -> str:
         if count != 1:
             raise ValueError(f"{path} has {count} sections {name!r}, not one")
     return page
+
+
+def _rules() -> str:
+    """Return the rules for a site's Slurm as a Markdown table."""
+    rows = ["| line | right | else | why | what another value costs |", "|---|---|---|---|---|"]
+    rows += [f"| {rule.name} | {rule.right} | {rule.wrong} | {rule.why} | {rule.loses} |" for rule in RULES]
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from bftd.simulation import trace
 from elastic.backends import KINDS
 from elastic.base.timing import UPLOAD_EVERY_S
 from elastic.driver.progress.reports import TrainerProgress
-from elastic.driver.progress.resize_costs import Costs
+from elastic.driver.progress.resize_times import ResizeTimes
 from elastic.driver.saving.interval import Saves, interval_s
 from elastic.driver.saving.step_barrier import SaveRequests
 from elastic.driver.timers import Clockwork
@@ -127,7 +127,7 @@ class _Trainer:
         self.outcome = Outcome(over_s)
         self.told: list[str] = []
         self._requests = SaveRequests()
-        self._progress = TrainerProgress(costs=Costs(saves_at_resize=True), groups=1)
+        self._progress = TrainerProgress(costs=ResizeTimes(saves_at_resize=True), groups=1)
         self._pilot = SimpleNamespace(working=True, workers=self._new_workers())
 
     def _new_workers(self) -> dict[int, _Worker]:

@@ -98,7 +98,7 @@ class LocalDaemon:
         await asyncio.Event().wait()
 
     def grant(self, *nodes: str) -> Leases:
-        """One new lease a node; returns the new list, for `Trainer.on_leases`."""
+        """One new lease a node; returns the new list, for `TrainerDriver.on_leases`."""
         for node in nodes:
             self._number += 1
             lease = f"{node}.{self._number}"

@@ -29,7 +29,7 @@ from bftd.protocol.reports import LeaseReport, ProgressReport, Report
 from elastic.backends import KINDS
 from elastic.driver.server import Hub, listen
 from elastic.driver.settings import DriverSettings
-from elastic.driver.trainer import Trainer
+from elastic.driver.trainer import TrainerDriver
 from elastic.link.authentication import new_secret
 from elastic.options.elastic_option import ElasticSpec
 
@@ -43,7 +43,7 @@ class DriverProcess:
     def __init__(self) -> None:
         self._longest_s = 0.0
         self._size = 0
-        self._trainer: Trainer
+        self._trainer: TrainerDriver
         self._daemon = LocalDaemon(self._heard)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -98,7 +98,7 @@ class DriverProcess:
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         nodes = LocalNodes(address, secret, dict.fromkeys(command["real"], command["workers"]))
         kind = KINDS[settings.backend]
-        self._trainer = Trainer(settings, log, kind, nodes, self._daemon)  # type: ignore[arg-type]
+        self._trainer = TrainerDriver(settings, log, kind, nodes, self._daemon)  # type: ignore[arg-type]
         hub = Hub(self._trainer.connections, secret, listening, transfers=self._trainer.connections.transfers.accept)
         for work in (self._serve(), self._watch_loop()):
             self._tasks.add(asyncio.create_task(work))

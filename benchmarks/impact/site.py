@@ -16,7 +16,7 @@ from benchmarks.impact.accounting import add_pilot_qos
 from benchmarks.impact.recipe import Recipe, edited_conf
 from benchmarks.impact.stream import FEATURE, RESERVATION, Reservation
 from bftd.base.errors import BftError
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting

@@ -28,11 +28,11 @@ from typing import Any
 from benchmarks import site_lines
 from benchmarks.impact.logs import rpc_counts
 from benchmarks.scale.many_drivers import Drivers, Probe, ProcessWatch, request
+from bftd.cli.admin.sandbox_site import SandboxSite
 from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import Settings, State
 from bftd.core.model.events import PoolObserved, Registered
 from bftd.core.step import step
-from bftd.daemon.sandbox_site import SandboxSite
 from bftd.pool import membership
 from bftd.pool.harvest import Harvest
 from slurm_plugin.read import parse

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scale.hostile import serving
-from bftd.http.client import ApiClient
+from bftd.api_client import ApiClient
 
 STATUS_BOUND_MS = 150.0
 VERSION_BOUND = 2.5

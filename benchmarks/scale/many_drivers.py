@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bftd.base.errors import BftError
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from bftd.protocol.registration import Registration
 from slurm_plugin.errors import SlurmError
 

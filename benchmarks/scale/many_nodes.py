@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.impact import logs, training
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from examples.regular_jobs import RegularJob, stream
 from slurm_plugin.sandbox import processes
 

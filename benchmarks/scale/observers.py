@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks import site_lines
 from benchmarks.scale.cluster import SMALLEST, fill, stand_ins
 from benchmarks.scale.many_drivers import Drivers, Probe, ProcessWatch
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.sandbox.ports import reserved_ports
 
 BOUND = 0.05

@@ -30,7 +30,7 @@ from bftd.config.keys import (
 )
 from bftd.core.model.domain import PoolNode, PoolView
 from bftd.core.model.events import Event, Heard, PoolObserved, Registered, Reported
-from bftd.core.sample import AWAY, IDLE, LEASED, PLANNED, REGULAR
+from bftd.core.sampling import AWAY, IDLE, LEASED, PLANNED, REGULAR
 from bftd.daemon.process import SWITCH_S
 from bftd.http import api
 from bftd.ledger.file import Ledger

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
+from bftd import api_client
 from bftd.base.errors import BftError, DaemonUnreachable, TimedOut, UsageError
 from bftd.base.format import counted
 from bftd.client.decode import read
 from bftd.client.display import Rows
 from bftd.client.history import History, Usage
 from bftd.client.models import Event, Explanation, Node, NodeExplanation, Pause, Status, Trainer
-from bftd.http import client
 from bftd.protocol.address import is_path
 
 # A time: unix seconds, a datetime (naive ones are in this host's time zone), or a timedelta before now.
@@ -33,15 +33,17 @@ class Client:
     ApiError if it refuses; each error is one line.
     """
 
-    def __init__(self, address: str = "", *, config: str | None = None, timeout_s: float = client.TIMEOUT_S) -> None:
+    def __init__(
+        self, address: str = "", *, config: str | None = None, timeout_s: float = api_client.TIMEOUT_S
+    ) -> None:
         self._timeout_s = timeout_s
         if not address:
-            self._daemon = client.find(config)
+            self._daemon = api_client.find(config)
         elif is_path(address):
-            self._daemon = client.ApiClient(address)
+            self._daemon = api_client.ApiClient(address)
         else:
-            munge_socket = os.environ.get(client.MUNGE_SOCKET_VARIABLE, "")
-            self._daemon = client.ApiClient(tcp=address, munge_socket=munge_socket)
+            munge_socket = os.environ.get(api_client.MUNGE_SOCKET_VARIABLE, "")
+            self._daemon = api_client.ApiClient(tcp=address, munge_socket=munge_socket)
 
     def __repr__(self) -> str:
         return f"Client({self.address!r})"

@@ -41,11 +41,11 @@ from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 from bftd.shadow.read_only_client import ReadingClient
 from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
-from slurm_plugin.pilots.preemption import NotPreemptible, Preemption
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import Snapshot
 from slurm_plugin.read.visibility import Visibility
+from slurm_plugin.site.preemption import Preemption
 
 log = logging.getLogger("bftd")
 
@@ -305,7 +305,7 @@ class Daemon:
             )
         if self._preemption is not None and self._preemption.known:
             if self._preemption.objection:
-                raise NotPreemptible(self._preemption.objection)
+                raise UsageError(self._preemption.objection)
             await self._take_claim()
 
     def _look_partitions_up(self) -> None:

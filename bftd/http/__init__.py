@@ -1,1 +1,1 @@
-"""The API: identifies callers, serves their requests, and provides a client for commands."""
+"""The API: identifies callers and serves their requests."""

@@ -14,11 +14,10 @@ import asyncio
 import os
 import resource
 import socket
+import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from typing import Any
-
-from bftd.http.auth import peer_credentials
 
 # A driver has two connections: one waits for leases, one reports. aiohttp's client keeps idle ones for 15 s.
 OF_A_USER_MOST = 64
@@ -41,6 +40,7 @@ _SWEEP_S = 1.0
 # The pieces passed on in one round of the loop: a request takes a few milliseconds at most, and those of a round add
 # up.
 _IN_A_ROUND = 1
+_UCRED = struct.Struct("3i")  # pid, uid, gid
 
 
 class ApiConnections:
@@ -195,7 +195,7 @@ def holder_of(transport: asyncio.BaseTransport) -> Hashable:
     if connection is None:
         return None
     if connection.family == socket.AF_UNIX:
-        return peer_credentials.uid_of(connection)
+        return peer_uid(connection)
     name = transport.get_extra_info("peername")
     return str(name[0]) if name else None
 
@@ -367,3 +367,9 @@ class _Transport(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self._real.set_protocol(protocol)
+
+
+def peer_uid(peer: socket.socket) -> int:
+    """Return the uid that connected; the kernel fills in SO_PEERCRED, which cannot be forged."""
+    _, uid, _ = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(uid)

@@ -14,19 +14,8 @@ from typing import Any
 
 from aiohttp import web
 
-from bftd.http.handlers import (
-    control,
-    driver,
-    history,
-    metrics,
-    query,
-    status,
-    trace,
-    usage,
-)
-from bftd.http.handlers import (
-    web as web_handlers,
-)
+from bftd.http.handlers import control, driver, history, metrics, query, status
+from bftd.http.handlers import web as web_handlers
 from bftd.http.request import THREADS, body_of
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -73,9 +62,9 @@ ROUTES = (
     Route("POST", "/v1/tune", status.tune),
     Route("POST", "/v1/pause", control.pause),
     Route("POST", "/v1/resume", control.resume),
-    Route("GET", "/v1/usage", usage.usage, USAGE_UNITS),
+    Route("GET", "/v1/usage", history.usage, USAGE_UNITS),
     Route("GET", "/v1/history", history.history, OVERVIEW_UNITS),
-    Route("GET", "/v1/pool-trace", trace.trace, OVERVIEW_UNITS),
+    Route("GET", "/v1/pool-trace", history.trace, OVERVIEW_UNITS),
     Route("GET", "/v1/events", status.events, OVERVIEW_UNITS),
     *WEB_ROUTES,
 )

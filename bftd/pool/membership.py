@@ -14,27 +14,28 @@ and in every driver.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 from math import inf
 
 from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import Earmark, PoolNode, PoolView
 from bftd.core.model.foreign_jobs import ElasticJob
-from bftd.pool.claims import NO_CLAIMS, Claims, being_started, claims, counted_on, still_vacated
+from bftd.pool.claims import NO_CLAIMS, SHORTEST_JOB_S, Claims, being_started, claims, counted_on, still_vacated
 from bftd.pool.classes import Classified, classify, reclassified
 from bftd.pool.earmarks import EarmarkMemory, cycle_due_s, given_up, has_time
 from bftd.pool.fitness import BUSY, as_heard, is_unheard, unusable
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy, asked, occupy
 from bftd.pool.prediction import earmark_nodes
-from bftd.pool.spare_nodes import SPARED, spared
 from bftd.pool.touched import TouchMemory, touched
 from bftd.pool.victims import AnyNode, Leaving
 from bftd.protocol import comment
 from slurm_plugin.read.types import Job, Node, Snapshot
 
 RUNS_A_JOB = "runs a job"
+SPARED = "is kept free for regular jobs that wait (spare_nodes)"
 ANY = AnyNode()
 
 # Slurm asks a node that did not answer again after a third of SlurmdTimeout, by its default 100 s, and until then does
@@ -136,7 +137,7 @@ def observe(
     if config.spare_nodes and (partitions := asked(jobs.near, snapshot, harvest)):
         usable = (seen[name] for name, node in jobs.nodes.items() if not partitions.isdisjoint(node.partitions))
         offered = (node for node in usable if node.in_pool and node.name not in leased)
-        free = spared(offered, memory.spared, config.spare_nodes)
+        free = _spared(offered, memory.spared, config.spare_nodes)
         seen.update((name, replace(seen[name], in_pool=False, why=SPARED)) for name in free)
     members = frozenset(name for name, node in seen.items() if node.in_pool)
     version = memory.version + (members != memory.members or reclassified(memory.classified, classified))
@@ -352,3 +353,18 @@ def _owners(jobs: Occupancy) -> dict[str, str]:
 def _elastic(job: Job) -> ElasticJob:
     """Return a job that runs in the preemptible partition, whoever started it."""
     return ElasticJob(job.id, job.user, job.account, job.nodes, job.start_s, job.submit_s, job.time_limit_s)
+
+
+def _spared(free: Iterable[PoolNode], before: Set[str], count: int) -> frozenset[str]:
+    """Return `count` of the free nodes that waiting jobs may use, to keep free; those kept `before` stay if possible.
+
+    A backfilled job starts on such a node at once, while preempting takes a second cycle, and by then its slot may be
+    gone. The longest windows come first, though a trainer would like them best too: a job starts on a node that is
+    planned for another one only if its time limit ends before that, so a short window is of use to nobody.
+    """
+
+    def usefulness(node: PoolNode) -> tuple[bool, bool, float, int, str]:
+        window_s = inf if node.window_s is None else node.window_s
+        return window_s < SHORTEST_JOB_S, node.name not in before, -window_s, len(node.name), node.name
+
+    return frozenset(node.name for node in nsmallest(count, free, key=usefulness))

@@ -29,12 +29,11 @@ from bftd.pool.harvest import Harvest
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Welcome
 from bftd.service import admin_view, other_daemons, status, step_log
+from bftd.service.clock import WallClock, local_zone
 from bftd.service.earmark_log import EarmarkLog
 from bftd.service.instrumentation import NO_METERS, Figures, Meters, metered
 from bftd.service.judging import Judged, Judging
 from bftd.service.settings import settings_of, still_good
-from bftd.service.timezone import local_zone
-from bftd.service.wall_clock import WallClock
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")

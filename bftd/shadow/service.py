@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from bftd.base.errors import LedgerError
 from bftd.config.keys import Config
 from bftd.core.inputs import accounting
+from bftd.core.model import timing
 from bftd.core.model.decisions import Cancelled, Waits
-from bftd.core.model.domain import Action, CancelPilot, Decided, State
+from bftd.core.model.domain import Action, CancelPilot, Decided, State, Trainer
 from bftd.core.model.events import (
     ClockSet,
     Configured,
@@ -26,10 +27,10 @@ from bftd.core.model.events import (
     Reported,
 )
 from bftd.core.planning import victims
+from bftd.core.step import fold
 from bftd.ledger.file import Ledger
 from bftd.pool import membership, synthetic
 from bftd.service.service import Service
-from bftd.shadow import real_drivers
 from bftd.shadow.totals import Totals
 from bftd.shadow.trainers import ImaginaryTrainers, in_order
 from bftd.simulation.replay.options import Objective, Options
@@ -39,6 +40,7 @@ log = logging.getLogger("bftd")
 
 # The name of the totals in the ledger.
 _KEPT = "shadow"
+SENTENCE = "bftd runs in shadow mode: it grants nothing"
 
 
 class SnapshotSink(Protocol):
@@ -66,7 +68,7 @@ class ShadowService(Service):
     """
 
     mode = "shadow"
-    greeting = f"{real_drivers.SENTENCE}; this job waits, and trains once the site has gone live"
+    greeting = f"{SENTENCE}; this job waits, and trains once the site has gone live"
 
     def __init__(
         self,
@@ -77,10 +79,10 @@ class ShadowService(Service):
         now: Callable[[], float] = time.time,
         elapsed: Callable[[], float] | None = None,
     ) -> None:
-        self._guests = real_drivers.RealDrivers()
+        self._guests = _RealDrivers()
         super().__init__(config, ledger, _cancel_nothing, now, elapsed)
         # the ledger has no order of trainers that arrived together, and the core considers earlier arrivals first
-        self.core = dataclasses.replace(self.core, trainers=in_order(self.core.trainers))
+        self.core = replace(self.core, trainers=in_order(self.core.trainers))
         self._imaginary = ImaginaryTrainers(self.core, now())
         self._totals = Totals.restored(ledger.kept(_KEPT), now())
         self._calls = calls
@@ -93,7 +95,7 @@ class ShadowService(Service):
     def state(self) -> State:
         """The core's state, with the real drivers that wait."""
         trainers = {**self.core.trainers, **self._guests.state.trainers}
-        return dataclasses.replace(self.core, trainers=trainers)
+        return replace(self.core, trainers=trainers)
 
     def apply(self, *events: Event) -> None:
         """Apply events from outside; those of drivers do not affect any decision."""
@@ -103,8 +105,8 @@ class ShadowService(Service):
             elif isinstance(event, Configured):  # shadow mode uses no rights in Slurm
                 # a first node is promised to users, and each imaginary trainer has a user of its own
                 settings = event.settings.changed(operator=False, first_node_within_s=0.0)
-                settings = dataclasses.replace(settings, trusting=True)
-                super().apply(dataclasses.replace(event, settings=settings))
+                settings = replace(settings, trusting=True)
+                super().apply(replace(event, settings=settings))
             else:
                 super().apply(event)
 
@@ -150,7 +152,7 @@ class ShadowService(Service):
             "submissions_last_min": len(self.core.grants),
             "trace": self._recorder.recording_path if self._recorder else "",
             "waiting": [
-                {"id": trainer.id, "name": trainer.name, "user": trainer.user, "text": real_drivers.SENTENCE}
+                {"id": trainer.id, "name": trainer.name, "user": trainer.user, "text": SENTENCE}
                 for trainer in self._guests.state.trainers.values()
                 if trainer.active
             ],
@@ -188,7 +190,7 @@ class ShadowService(Service):
         """Answer a real driver, and log once that it waits."""
         before = self._guests.state
         for trainer in self._guests.apply(event):
-            waits = Decided(trainer.id, Waits(f"{trainer.name} of {trainer.user}", real_drivers.SENTENCE))
+            waits = Decided(trainer.id, Waits(f"{trainer.name} of {trainer.user}", SENTENCE))
             self._note(waits)
             log.info("%s", waits.text)
         self._wake_changed(before, self._guests.state)
@@ -245,7 +247,7 @@ class ShadowService(Service):
 
 def _would(action: Action) -> Action:
     if isinstance(action, Decided):
-        return dataclasses.replace(action, mood="conditional")
+        return replace(action, mood="conditional")
     if isinstance(action, CancelPilot):
         return Decided(action.trainer, Cancelled(f"pilot {action.job_id}", action.reason), "conditional")
     return action
@@ -253,3 +255,33 @@ def _would(action: Action) -> Action:
 
 def _cancel_nothing(_: list[str]) -> None:
     """Do nothing: no job is ever cancelled in shadow mode."""
+
+
+class _RealDrivers:
+    """The real drivers that have registered and were heard of since: answered like any, and never lent a node.
+
+    They live in a separate state of the core, which never receives a snapshot: so nothing is planned for them.
+    """
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    def apply(self, event: Event) -> list[Trainer]:
+        """Apply an event of a driver; returns the trainers that are new."""
+        before = self.state.trainers
+        self.state, _ = fold(self.state, (event,), explain=False)
+        return [trainer for id_, trainer in self.state.trainers.items() if id_ not in before]
+
+    def forget_silent(self, now_s: float, job_ids: Collection[str]) -> None:
+        """Drop trainers whose driver is silent and whose job is gone, unless they ended only a short time ago."""
+        staying = {
+            id_: trainer
+            for id_, trainer in self.state.trainers.items()
+            if id_ in job_ids or now_s - trainer.heard_s <= timing.DRIVER_SILENT_S or _just_ended(trainer, now_s)
+        }
+        if len(staying) < len(self.state.trainers):
+            self.state = replace(self.state, trainers=staying)
+
+
+def _just_ended(trainer: Trainer, now_s: float) -> bool:
+    return trainer.finished_s is not None and now_s - trainer.finished_s <= timing.FORGET_FINISHED_S

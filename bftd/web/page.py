@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from bftd.base.format import clock, period
 from bftd.web import sections
-from bftd.web.assets import CSP, SCRIPT, STYLE
 from bftd.web.history import Drawn
 from bftd.web.html import text
+
+_HERE = Path(__file__).parent
+STYLE = (_HERE / "page.css").read_text(encoding="utf-8").strip()
+SCRIPT = (_HERE / "page.js").read_text(encoding="utf-8").strip()
+
+
+def _hash(source: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
+
+
+# A browser runs only this style and script; the page loads nothing but itself, and no site may frame it.
+CSP = "; ".join(
+    [
+        "default-src 'none'",
+        f"script-src {_hash(SCRIPT)}",
+        f"style-src {_hash(STYLE)}",
+        "img-src data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
 
 # The time ranges of the page and their resolution: hours -> seconds of a step.
 STEPS: Mapping[int, float] = {1: 60.0, 6: 180.0, 24: 600.0, 168: 3600.0}
@@ -41,7 +66,7 @@ _ICON = (
 class PageData:
     """The contents of one page, as the API answers them for the same caller.
 
-    `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sample`), `why`, `nodes`
+    `status` has its nodes folded. `groups` are all nodes by `state` (one of `bftd.core.sampling`), `why`, `nodes`
     (folded) and `count`. `usage` is None for a caller who is not identified; `all_` says that they see all users.
     `missing` says why there is no history, if that is a fault.
     """

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from elastic.base.errors import CheckpointError
-from elastic.base.meminfo import free_bytes
 
 BUFFERS = 2
 """The number of copies kept in memory: one is being written while another is the newest."""
@@ -144,3 +143,13 @@ class BufferPool:
 
 
 POOL = BufferPool()
+
+
+def free_bytes() -> int | None:
+    """Return the memory that programs can have without evicting others' pages; None if the kernel does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            found = dict(line.split(":", 1) for line in file)
+        return int(found["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return None

@@ -12,7 +12,7 @@ from bftd.protocol.reports import NoteReport, Report
 from elastic.backends import KINDS
 from elastic.base.errors import ElasticError
 from elastic.driver.progress.reports import TrainerProgress
-from elastic.driver.progress.resize_costs import Costs
+from elastic.driver.progress.resize_times import ResizeTimes
 from elastic.driver.saving.distributed import DistributedCheckpoints
 from elastic.driver.saving.saver import CheckpointSaver
 from elastic.driver.saving.step_barrier import SaveRequests
@@ -44,7 +44,7 @@ class TrainerContext:
         self.versions = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.note)
         self.saver = CheckpointSaver(self.store)
         self.save_requests = SaveRequests()
-        self.progress = TrainerProgress(costs=Costs(saves_at_resize=KINDS[settings.backend].saves_together))
+        self.progress = TrainerProgress(costs=ResizeTimes(saves_at_resize=KINDS[settings.backend].saves_together))
         self.distributed = DistributedCheckpoints(
             self.versions, self.saver.note, self.checkpoint_saved, self.progress.costs.saved
         )

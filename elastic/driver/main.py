@@ -22,7 +22,7 @@ from elastic.driver.pilots.launcher import PilotStarter
 from elastic.driver.progress import cpu_profile
 from elastic.driver.server import Hub, listen
 from elastic.driver.settings import DriverSettings, foreground_id, own_user
-from elastic.driver.trainer import Trainer
+from elastic.driver.trainer import TrainerDriver
 from elastic.link import descriptors
 from elastic.options.elastic_option import ElasticSpec, features_of
 from elastic.options.job_script import backend_of, interpreter_of, restore
@@ -65,7 +65,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
         output.line(_line(text))
 
     listening = listen()
-    trainer: Trainer
+    trainer: TrainerDriver
     daemon = DaemonLink(
         settings.socket_path,
         lambda: _registration(settings, trainer),
@@ -77,7 +77,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
         on_classes=lambda kinds: trainer.estimating.heard(kinds),
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
-    trainer = Trainer(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
+    trainer = TrainerDriver(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
     starter.shares.note = trainer.run.note
     starter.shares.state_bytes = lambda: _kept_bytes(trainer)
     hub = Hub(trainer.connections, settings.secret, listening, log, trainer.connections.transfers.accept)
@@ -102,12 +102,12 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
     return code
 
 
-def _kept_bytes(trainer: Trainer) -> int | None:
+def _kept_bytes(trainer: TrainerDriver) -> int | None:
     """Returns the size of the checkpoint that workers keep copies of in memory, None while it is not known."""
     return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.costs.state_bytes
 
 
-def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
+def _registration(settings: DriverSettings, trainer: TrainerDriver) -> Registration:
     spec = settings.spec
     return Registration(
         id=settings.trainer_id,
@@ -126,7 +126,7 @@ def _registration(settings: DriverSettings, trainer: Trainer) -> Registration:
     )
 
 
-def _summary(trainer: Trainer) -> Summary:
+def _summary(trainer: TrainerDriver) -> Summary:
     progress = trainer.run.progress
     return Summary(
         step=progress.step,

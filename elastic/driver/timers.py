@@ -1,19 +1,34 @@
-"""A trainer's periodic work: beats for its agents, pings for its workers, and asking for a checkpoint now and then."""
+"""A trainer's periodic work: beats, pings, asking for a checkpoint now and then, and pilots near their time limits."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from elastic.backends import Kind
-from elastic.base.timing import BEAT_S, LIMIT_MARGIN_S, PING_S, SAVE_LOOK_S, SAVE_REQUEST_S, UPLOAD_EVERY_S
+from elastic.base.timing import (
+    BEAT_S,
+    EXPIRE_APART_S,
+    LIMIT_MARGIN_S,
+    PING_S,
+    SAVE_LOOK_S,
+    SAVE_REQUEST_S,
+    UPLOAD_EVERY_S,
+)
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
 from elastic.driver.pilots.manager import PilotManager
-from elastic.driver.pilots.time_limits import PilotLimits, TrainingPilot
 from elastic.driver.saving.interval import Saves
+
+_PARTS = 4
+"""Pilots that end together leave in this many parts: each costs a resize or two, and torchrun restarts all workers."""
+
+_SHARE_OF_LIFE = 1 / 16
+"""A pilot leaves earlier by at most this share of its limit for each part."""
 
 
 class Clockwork:
@@ -97,3 +112,40 @@ class Clockwork:
                     wait_s = UPLOAD_EVERY_S
             if (line := saves.line()) is not None:
                 self._run.note(line)
+
+
+@dataclass(frozen=True)
+class TrainingPilot:
+    """A pilot that trains: it has to leave at `end_s` of some clock, and was asked for `limit_s`."""
+
+    end_s: float
+    limit_s: float
+
+
+class PilotLimits:
+    """The times at which pilots leave before their limits end them: never all at once, if the trainer can go on.
+
+    `may_shrink_to` says whether it can go on with that many nodes.
+    """
+
+    def __init__(self, may_shrink_to: Callable[[int], bool]) -> None:
+        self._may_shrink_to = may_shrink_to
+        self._left_s = -math.inf
+
+    def due(self, members: Sequence[TrainingPilot], now_s: float) -> list[int]:
+        """Returns the positions in `members` of those that leave now, in the order of their ends."""
+        order = sorted(range(len(members)), key=lambda position: members[position].end_s)
+        over = [position for position in order if members[position].end_s <= now_s]
+        early = 0
+        together = max(1, len(members) // _PARTS)
+        for count, position in enumerate(order, start=1):
+            last = members[position]
+            apart_s = min(EXPIRE_APART_S, last.limit_s * _SHARE_OF_LIFE)
+            # the number of chances for nodes to leave: now, after apart_s, and so on until this one has to
+            turns = 1 + math.ceil((last.end_s - now_s) / apart_s)
+            if 1 < turns <= min(_PARTS, math.ceil(count / together)) and now_s - self._left_s >= apart_s:
+                early = max(early, math.ceil((count - together) / (turns - 1)))
+        if len(over) < early and self._may_shrink_to(len(members) - early):
+            self._left_s = now_s
+            return order[:early]
+        return over

@@ -6,7 +6,6 @@ flags for that task.
 
     TrainerContext   shared by all parts: settings, log, progress, checkpoints, the end
     FailurePolicy    the trainer as the back-end sees it
-    TrainerOwner     the trainer as the pilot manager sees it
     PeerConnections  messages of agents and workers
     Clockwork        periodic work
     Liveness         peers that still answer
@@ -47,13 +46,12 @@ from elastic.driver.progress.curve_estimate import Estimating
 from elastic.driver.progress.job_output import Changes, TrainingRate
 from elastic.driver.settings import DriverSettings
 from elastic.driver.timers import Clockwork
-from elastic.driver.trainer_events import TrainerOwner
 from elastic.options.job_script import NO_CONTAINERS
 
 _CANCEL_AGAIN_S = 0.1
 
 
-class Trainer:
+class TrainerDriver:
     """One trainer from its registration to its exit code; `connections` is for the hub, `on_leases` for the daemon."""
 
     def __init__(
@@ -70,7 +68,7 @@ class Trainer:
         self.run = TrainerContext(settings, log, daemon.report, show)
         policy = FailurePolicy(self.run, lambda: self.pilot_manager.all)
         self._backend: Backend = load(kind.driver)(policy)
-        owner = TrainerOwner(self.run, self._backend)
+        owner = _PilotOwner(self.run, self._backend)
         pull_s = 0.0 if settings.spec.container is None else PULL_S
         self.pilot_manager = PilotManager(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
         liveness = Liveness(self.run, self.pilot_manager)
@@ -248,3 +246,42 @@ async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
         for task in left:
             task.cancel()
         _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN_S)
+
+
+class _PilotOwner:
+    """The trainer as its pilot manager sees it: the training's response to a node that goes; see TrainerEvents."""
+
+    def __init__(self, run: TrainerContext, backend: Backend) -> None:
+        self._run = run
+        self._backend = backend
+
+    def log(self, text: str) -> None:
+        """See TrainerEvents."""
+        self._run.log(text)
+
+    def wake(self) -> None:
+        """See TrainerEvents."""
+        self._run.wake()
+
+    def failed(self, error: BaseException) -> None:
+        """See TrainerEvents."""
+        self._run.failed(error)
+
+    def lost(self, pilot: Pilot) -> None:
+        """Tells progress and the back-end that the pilot's processes are gone."""
+        if self._backend.uses(pilot) and not pilot.revoked:
+            self._run.progress.broke(-1, 0.0)
+        pilot.leaving = True
+        pilot.workers.clear()
+        self._backend.lost(pilot)
+        self._run.wake()
+
+    async def rescue(self, pilot: Pilot, others: Sequence[Pilot]) -> None:
+        """Has the last copy of the checkpoint uploaded if this node may hold it."""
+        if pilot.workers and not any(other.workers and not other.leaving for other in others):
+            workers = list(pilot.workers.values())
+            await self._run.saver.save(workers, graceful=False, patient=False, upload_s=LEAVE_S)
+
+    def saving(self) -> bool:
+        """See TrainerEvents."""
+        return self._run.saver.growing

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from bftd.protocol import credentials
+from bftd.credentials import proofs
+from bftd.credentials.munge import MungeError
 from bftd.protocol.address import endpoint, is_path, split_address
-from bftd.protocol.munge import MungeError
 from elastic.base.errors import DaemonError, UsageError
 
 _ANSWER_BYTES = 16 << 20
@@ -29,7 +29,7 @@ class Transport:
     def __init__(self, address: str, token: str | None = None, munge_socket: str = "") -> None:
         self._address = address
         self._headers = {"Content-Type": "application/json"}
-        self._caller: credentials.CallerCredential | None = None
+        self._caller: proofs.CallerCredential | None = None
         self._where: tuple[str, int] | None = None
         if is_path(address):
             return
@@ -39,7 +39,7 @@ class Transport:
             if token:
                 self._headers["Authorization"] = f"Bearer {token}"
             else:
-                self._caller = credentials.CallerCredential(user, munge_socket)
+                self._caller = proofs.CallerCredential(user, munge_socket)
         except (ValueError, MungeError) as error:
             raise UsageError(str(error)) from None
 
@@ -93,11 +93,11 @@ class Transport:
         except (ValueError, RecursionError):
             answer = None
         if self._caller is not None:
-            shown = response.headers.get(credentials.ANSWER_HEADER)
+            shown = response.headers.get(proofs.ANSWER_HEADER)
             try:
                 await asyncio.to_thread(self._caller.check, nonce, response.status, content, shown)
             except MungeError as error:
-                unproved = credentials.unproved(answer)
+                unproved = proofs.unproved(answer)
                 raise DaemonError(f"what answers at {self._address} is not believed: {error}{unproved}") from None
         if not isinstance(answer, dict) or 300 <= response.status < 400:
             raise DaemonError(f"what answers at {self._address} is no bftd")

@@ -42,12 +42,10 @@ from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_
 from elastic.node import devices, shared_folder
 from elastic.node.container import Container, ContainerError
 from elastic.node.hang_detection import HangDetector
-from elastic.node.network_interface import interface_of
-from elastic.node.oom import MemoryKills
 from elastic.node.orphans import kill_all_below
 from elastic.node.output import LineSplitter, OutputAllowance
 from elastic.node.process import Child, Contained, NodeProcess
-from elastic.node.resources import interface_settings, threads_per_worker, workers_per_node
+from elastic.node.resources import MemoryKills, interface_of, interface_settings, threads_per_worker, workers_per_node
 from elastic.node.scratch import Scratch
 
 _SCANCEL_S = 5.0

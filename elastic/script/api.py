@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from elastic.base.errors import CheckpointError, UsageError
 from elastic.checkpoint import distributed
-from elastic.script import ranks, resizing
+from elastic.script import ranks, resize_hooks
 from elastic.worker import driver_link as _session
 from elastic.worker.driver_link import PendingCheckpoint
 
@@ -62,7 +62,7 @@ def load(into: Any | None = None) -> Any | None:
         if loaded is None:
             return None
         _progress.step, _progress.samples = loaded.step, loaded.samples
-        resizing.began_with(loaded.size, _rank_and_size()[1])
+        resize_hooks.began_with(loaded.size, _rank_and_size()[1])
         return loaded.state
     if download.file is None:
         return None
@@ -76,7 +76,7 @@ def load(into: Any | None = None) -> Any | None:
     _progress.step = int(envelope["step"])
     _progress.samples = int(envelope["samples"])
     _session.current().goes_on(envelope)
-    resizing.began_with(envelope.get("size"), _rank_and_size()[1])
+    resize_hooks.began_with(envelope.get("size"), _rank_and_size()[1])
     return envelope["state"] if into is None else distributed.copied(envelope["state"], into)
 
 

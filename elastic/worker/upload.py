@@ -7,6 +7,8 @@ checkpoint is written.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +16,6 @@ from dataclasses import dataclass
 from typing import BinaryIO, cast
 
 from elastic.base.errors import WireError
-from elastic.base.nice import yield_to_others
 from elastic.base.timing import PUBLISH_APART_S, SAVING_S, UPLOAD_APART_S, UPLOAD_SHARE
 from elastic.link.bulk import UPLOAD, PieceWriter
 from elastic.link.channel import BlockingChannel
@@ -25,6 +26,10 @@ _PAUSES_S = (0.1, 0.4, 1.0)
 
 _LOOK_S = 1.0
 """A thread that waits for a checkpoint to arrive checks this often whether the link still exists."""
+
+_NICE = 10
+"""A tenth of the share of other threads if they want all of a core, and all that they leave. It is never close to
+nothing: a thread that is not scheduled while it holds the interpreter's lock stops its process."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ class Uploader:
         self._news.notify_all()
 
     def _run(self) -> None:
-        yield_to_others()
+        _yield_to_others()
         while not self._lost():
             with self._news:
                 while (wait_s := self._wait_s(time.monotonic())) != 0:
@@ -263,3 +268,9 @@ class Uploader:
         except Exception as error:
             self._complain(f"the checkpoint of step {pending.step} cannot be saved: {error!r}")
             return "odd"
+
+
+def _yield_to_others() -> None:
+    """Lower the priority of the calling thread only, for good: an unprivileged thread cannot raise it again."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_plugin.ending import end, left
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmMissing, SnapshotError, UnknownPartition
 from slurm_plugin.read import parse
+from slurm_plugin.read.ending import end, left
 from slurm_plugin.read.env import READABLE, scrubbed
 from slurm_plugin.read.slow_settings import Background
 from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Snapshot

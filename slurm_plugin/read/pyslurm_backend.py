@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from slurm_plugin.ending import end
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import parse, request
 from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.ending import end
 from slurm_plugin.read.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
 from slurm_plugin.read.slow_settings import RESERVATIONS
 from slurm_plugin.read.types import NO_REQUEST, Job, JobRequest, Node, Reservation, Snapshot

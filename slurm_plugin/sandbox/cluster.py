@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -23,15 +24,14 @@ from slurm_plugin.pilots import reservation
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.env import scrubbed
 from slurm_plugin.sandbox import config, munged, processes
-from slurm_plugin.sandbox.plugin import compiled
 from slurm_plugin.sandbox.ports import reserved_ports
-from slurm_plugin.sandbox.release import cgroup_conf, release_of
 
 # These exact names are needed: started as slurmctld-wlm, its Debian name, a daemon silently ignores gres.conf.
 _DAEMONS = ("slurmctld", "slurmd", "slurmstepd")
 _CLIENTS = ("sbatch", "salloc", "srun", "scancel", "squeue", "scontrol", "sinfo", "sdiag", "sacctmgr")
 _SBIN = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 _RECORD = "sandbox.json"
+PLUGIN = "spank_bftd.so"
 _UP_LIMIT_S = 60.0  # 8 nodes take 1 s, 256 take 12 s; a loaded machine several times that
 _DOWN_LIMIT_S = 10.0
 _GRACE_S = 1.0  # the time for job processes to exit on SIGTERM
@@ -139,7 +139,7 @@ class Sandbox:
     def up(self) -> Sandbox:
         """Start the daemons and wait until every node is idle; if that fails, end what was started."""
         programs = _find_daemons()
-        plugin = compiled() if self.shape.plugins else None
+        plugin = compiled_plugin() if self.shape.plugins else None
         host = _host_name()
         if self._root is None:
             self._root = Path(tempfile.mkdtemp(prefix="bft-sandbox-"))
@@ -227,7 +227,7 @@ class Sandbox:
         (root / "job_submit.lua").write_text(
             config.job_submit_lua(shipped, root, _driver(), os.getuid(), self._reservation(programs))
         )
-        if text := cgroup_conf(release_of(programs["slurmctld"])):
+        if text := config.cgroup_conf(release_of(programs["slurmctld"])):
             (root / "cgroup.conf").write_text(text)
         if plugin is not None:  # a copy, because other users may not be able to read where it was compiled
             shutil.copyfile(plugin, root / plugin.name)
@@ -355,6 +355,23 @@ def _find_daemons() -> dict[str, Path]:
             )
         found[name] = Path(program).resolve()
     return found
+
+
+def release_of(slurmctld: Path) -> tuple[int, int]:
+    """Return the release of a controller, as in (22, 5)."""
+    answer = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, timeout=10, check=False).stdout
+    found = re.search(r"(\d+)\.(\d+)", answer)
+    if found is None:
+        raise SandboxError(f"{slurmctld} -V shows no release, but {answer.strip()!r}: reinstall Slurm")
+    return int(found[1]), int(found[2])
+
+
+def compiled_plugin() -> Path:
+    """Return the plug-in that `make plugins` compiles; raise SandboxError if it is missing."""
+    plugin = Path(__file__).parents[2] / "build" / "plugins" / PLUGIN
+    if not plugin.is_file():
+        raise SandboxError(f"{plugin} is not there: compile it with `make plugins`")
+    return plugin
 
 
 def _driver() -> Path:

@@ -22,6 +22,8 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 """
+# Newer slurmds use the machine's cgroups, whatever the plug-ins, unless they are told not to.
+_CGROUPS_CAN_BE_DISABLED = (24, 5)
 _NO_AUTH = "AuthType=auth/none\nCredType=cred/none\n"
 
 
@@ -112,6 +114,11 @@ def gres_conf(shape: ClusterShape, devices: Path) -> str:
         files = f"nvidia[0-{count - 1}]" if count > 1 else "nvidia0"
         lines.append(f"NodeName={name} Name=gpu Type={kind} File={devices}/{files}\n")
     return "".join(lines)
+
+
+def cgroup_conf(release: tuple[int, int]) -> str:
+    """Write cgroup.conf so that Slurm leaves the machine's cgroups alone; "" for a release that does so by default."""
+    return "CgroupPlugin=disabled\n" if release >= _CGROUPS_CAN_BE_DISABLED else ""
 
 
 def _header(root: Path, host: str, user: str, port: int) -> str:

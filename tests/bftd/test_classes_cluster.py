@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from tests.slurm_plugin.plugins import another_lua, require_compiled
 from tests.support import waiting
 from tests.support.messages import pattern, says, wording

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import DaemonUnreachable
-from bftd.http.client import ApiClient
 from slurm_plugin.pilots.pending_reasons import Rules
 from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox

@@ -25,9 +25,9 @@ from bftd.service.metrics.gauges import families
 from bftd.service.other_daemons import IDENTITY, claim, identities, take_over
 from bftd.service.service import Service
 from slurm_plugin.errors import CommandError
-from slurm_plugin.pilots.preemption import UNREAD, Preemption
 from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Snapshot
+from slurm_plugin.site.preemption import UNREAD, Preemption
 from tests.bftd.builders import job, node, registration
 from tests.bftd.daemon.test_process import ROOT, environment, running, write_config
 from tests.slurm_plugin.site.test_plugstack import shared_object

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import BftError
-from bftd.http.client import ApiClient
 from slurm_plugin.sandbox import Sandbox
 from tests import program
 from tests.support.clusters import Clusters

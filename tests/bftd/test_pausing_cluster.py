@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.http.client import ApiClient
+from bftd.api_client import ApiClient
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.bftd.test_cluster import PATIENCE_S, Driver, start, working
 from tests.support.clusters import Clusters

@@ -28,7 +28,7 @@ TRAINER = {
 
 # What is not typed here, and what tries it instead.
 NOT_HERE = {
-    r"^bft sandbox up": "others may have a cluster on this machine: tests/bftd/daemon/test_sandbox_site.py",
+    r"^bft sandbox up": "others may have a cluster on this machine: tests/bftd/cli/admin/test_sandbox_site.py",
     r"^bft trace from-sacct .*(\.\.\.|--since 2026-)": "it asks Slurm's accounting: tests/e2e/test_accounting.py",
     r"^bft trace from-slurm": "it runs until it is interrupted: tests/bftd/simulation/trace/recording/test_recorder.py",
     r"^bft size check": "it needs a GPU: tests/bftd/cli/size/test_check.py",

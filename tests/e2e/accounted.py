@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.impact import training
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.sandbox import Sandbox
 from slurm_plugin.sandbox.accounting import accounting, sacctmgr
 from tests import program

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bftd.http.client import ApiClient
+from bftd.api_client import ApiClient
 from tests import program
 from tests.bftd.test_orphan_jobs_cluster import daemon, watches
 from tests.e2e.accounted import AccountedSite

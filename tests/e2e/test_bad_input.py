@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from tests.support.clusters import Clusters
 
 pytestmark = pytest.mark.cluster

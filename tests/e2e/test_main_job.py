@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import BftError
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from elastic.driver.failures.blame import RESTARTS_MOST, TRIES
 from tests.support import waiting
 from tests.support.clusters import Clusters

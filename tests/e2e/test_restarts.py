@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks.impact import training
 from bftd.base.errors import BftError
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.sandbox import processes
 from tests.support.waiting import until, written

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from tests import program
 from tests.support.messages import wording
 from tests.support.ports import free_port
@@ -49,7 +49,7 @@ for step in range(1_000_000):
 AS_THIEF = f"""
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, tempfile
 import encodings.idna
-from bftd.http.client import ApiClient
+from bftd.api_client import ApiClient
 from bftd.protocol import credentials, munge
 from slurm_plugin.sandbox import munged
 os.setgroups([]); os.setgid({THIEF.pw_gid}); os.setuid({THIEF.pw_uid})

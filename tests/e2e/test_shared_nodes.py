@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from tests.e2e.test_main_job import pilots, submit, trainer, until
 from tests.support.clusters import Clusters
 

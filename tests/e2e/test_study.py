@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from tests.support import waiting
 from tests.support.clusters import Clusters
 

@@ -21,7 +21,7 @@ from elastic.base.errors import WireError
 from elastic.driver.pilots.launcher import Pilot
 from elastic.driver.pilots.request import NodePartRequest
 from elastic.driver.settings import DriverSettings
-from elastic.driver.trainer import Trainer
+from elastic.driver.trainer import TrainerDriver
 from elastic.link.authentication import Seal, Seals
 from elastic.link.bulk import receive_file
 from elastic.link.channel import BlockingChannel
@@ -260,10 +260,10 @@ def reports_of(reports: Sequence[Report], kind: type[SomeReport], /, **fields: A
 
 def trainer_for(
     settings: DriverSettings, log: Callable[[str], None], starter: FakeStarter, daemon: FakeDaemon, **fields: Any
-) -> Trainer:
+) -> TrainerDriver:
     """A trainer between fakes; `fields` are the back-end's, else Horovod's with a driver that trains at once."""
     kind = replace(KINDS[settings.backend], **({"driver": "tests.elastic.fakes:FakeBackend"} | fields))
-    return Trainer(settings, log, kind, starter, daemon)  # type: ignore[arg-type]
+    return TrainerDriver(settings, log, kind, starter, daemon)  # type: ignore[arg-type]
 
 
 class FakeBackend(Backend):

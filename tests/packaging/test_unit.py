@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import AnotherDaemon, BftError, LedgerInUse, UsageError
-from bftd.http.client import ApiClient
 from slurm_plugin.sandbox import Sandbox
 from tests.packaging.confined import allowed_calls
 from tests.support import waiting

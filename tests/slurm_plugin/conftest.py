@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.plugins import User, require_compiled

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
-from slurm_plugin.sandbox.release import release_of
+from bftd.cli.admin.sandbox_site import SandboxSite
+from slurm_plugin.sandbox.cluster import release_of
 from tests import program
 
 CHECKOUT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ HUNG_S = 240.0
 # Imports first: the user may be unable to read the Python that root has installed.
 _AS_USER = """
 import os, sys
-import bftd.cli.main as cli, bftd.cli.jobs.submit, bftd.http.client
+import bftd.cli.main as cli, bftd.cli.jobs.submit, bftd.api_client
 import elastic.options.job_script, elastic.options.elastic_option, slurm_plugin.read.client
 uid = int(sys.argv[1])
 if uid != os.getuid():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from tests.slurm_plugin.plugins import User, another_lua, require_compiled
 from tests.support.messages import says, wording
 from tests.support.programs import shell_script

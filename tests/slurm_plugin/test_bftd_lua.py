@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftd.cli.admin.sandbox_site import SandboxSite
 from bftd.config.keys import ApiConfig, PoolConfig, SlurmConfig
-from bftd.daemon.sandbox_site import SandboxSite
 from elastic.options.elastic_option import ElasticSpec
 from elastic.options.job_script import Header, restore, rewrite
 from slurm_plugin.site.plugins import lua_defaults

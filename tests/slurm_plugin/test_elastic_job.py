@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from tests import program
 from tests.slurm_plugin.plugins import User, another_driver
 from tests.support.messages import wording

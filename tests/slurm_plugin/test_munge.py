@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bftd.protocol import munge
+from bftd.credentials import munge
 from slurm_plugin.errors import SandboxError, SlurmMissing
 from slurm_plugin.sandbox import Sandbox, munged
 from tests.support.messages import pattern

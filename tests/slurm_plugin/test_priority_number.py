@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.read.client import SlurmClient
 from tests.slurm_plugin.plugins import User, is_newer_slurm
 from tests.support.waiting import until

@@ -12,7 +12,8 @@ import pytest
 
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.pilots import reservation
-from slurm_plugin.sandbox.release import cgroup_conf, release_of
+from slurm_plugin.sandbox.cluster import release_of
+from slurm_plugin.sandbox.config import cgroup_conf
 from tests.slurm_plugin.plugins import CHECKOUT, NOBODY
 from tests.support.messages import pattern
 from tests.support.programs import shell_script

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from elastic.backends import KINDS
 from elastic.base.errors import UsageError
 from elastic.options.elastic_option import ElasticSpec
 from elastic.options.node_share import NodeShare
 from slurm_plugin.errors import SandboxError
-from slurm_plugin.sandbox.plugin import compiled
+from slurm_plugin.sandbox.cluster import compiled_plugin
 from tests.slurm_plugin.plugins import CHECKOUT, User, another_driver, another_lua
 from tests.support.messages import pattern, says, wording
 from tests.support.programs import shell_script
@@ -197,10 +197,10 @@ def test_a_long_value_neither_overflows_nor_fills_the_screen(complaint: Callable
 
 
 def test_a_cluster_that_wants_the_plug_in_uncompiled_says_how_to_compile_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_plugin.sandbox.plugin.NAME", "nothing.so")
+    monkeypatch.setattr("slurm_plugin.sandbox.cluster.PLUGIN", "nothing.so")
     missing = pattern("slurm_plugin.plugin.not_compiled", plugin="")
     with pytest.raises(SandboxError, match=rf"nothing\.so{missing}$"):
-        compiled()
+        compiled_plugin()
 
 
 @pytest.mark.cluster

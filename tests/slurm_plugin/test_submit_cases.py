@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from elastic.options.elastic_option import ElasticSpec
 from elastic.options.job_script import Header, restore
 from tests.slurm_plugin.plugins import User

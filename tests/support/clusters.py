@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bftd.daemon.sandbox_site import SandboxSite
+from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.sandbox import Sandbox, processes
 from slurm_plugin.sandbox.config import ClusterShape

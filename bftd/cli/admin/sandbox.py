@@ -16,7 +16,7 @@ from bftd.base.errors import UsageError
 from bftd.cli import common, options
 
 if TYPE_CHECKING:
-    from bftd.daemon.sandbox_site import SandboxSite
+    from bftd.cli.admin.sandbox_site import SandboxSite
 
 
 @click.group()
@@ -48,7 +48,7 @@ def up(
     A shell can evaluate what goes to standard output; what to do next goes to standard error. Both stay until
     bft sandbox down.
     """
-    from bftd.daemon.sandbox_site import SandboxSite
+    from bftd.cli.admin.sandbox_site import SandboxSite
 
     with _ended_as_by_control_c():
         site = SandboxSite(
@@ -111,7 +111,7 @@ def _next_steps(site: SandboxSite, nodes: int) -> Iterator[str]:
 @click.option("--root", type=click.Path(path_type=Path), help="Its folder; may be left out when only one runs.")
 def down(root: Path | None) -> None:
     """End a private cluster and all that runs in it, bftd too."""
-    from bftd.daemon.sandbox_site import SandboxSite
+    from bftd.cli.admin.sandbox_site import SandboxSite
 
     found = _only_root(root)
     SandboxSite.attach(found).down()
@@ -123,7 +123,7 @@ def down(root: Path | None) -> None:
 @options.as_json
 def status(root: Path | None, as_json: bool) -> None:
     """Show the nodes of private clusters, and whether bftd runs there."""
-    from bftd.daemon.sandbox_site import SandboxSite
+    from bftd.cli.admin.sandbox_site import SandboxSite
     from slurm_plugin.nodeset import fold
     from slurm_plugin.sandbox import Sandbox
 

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import ApiError, UsageError
 from bftd.cli import common, options
-from bftd.http import client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +48,7 @@ def pause(
     selection = _selection(nodes, user, account)
     if not why.strip():
         raise UsageError("--why is empty: say it to those who will wait")
-    reply = _answer(lambda: client.find(config_path).pause(selection, why, release))
+    reply = _answer(lambda: api_client.find(config_path).pause(selection, why, release))
     if as_json:
         common.echo_json(reply)
         return
@@ -73,7 +73,7 @@ def unpause(
     selection = _selection(nodes, user, account)
     if every and selection:
         raise UsageError("--all excludes --nodes, --user and --account: leave one out")
-    reply = _answer(lambda: client.find(config_path).resume({"all": True} if every else selection))
+    reply = _answer(lambda: api_client.find(config_path).resume({"all": True} if every else selection))
     if as_json:
         common.echo_json(reply)
         return

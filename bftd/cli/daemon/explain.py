@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.base.format import counted, moment
 from bftd.cli import common, options
-from bftd.http import client
 
 _NOT_THERE = 404
 _WORDS_WIDTH = 16
@@ -29,7 +29,7 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
         raise UsageError("--node and --trainer exclude each other: leave one out")
     if not name.strip():
         raise UsageError("name a trainer or a node: `bft trainers` and `bft status` list them")
-    reply = _explanation(client.find(config_path), name, limit, as_node, as_trainer)
+    reply = _explanation(api_client.find(config_path), name, limit, as_node, as_trainer)
     if as_json:
         common.echo_json(reply)
     elif "node" in reply:
@@ -40,7 +40,9 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
             click.echo(f"bft: {name} is a node too: bft explain --node {name} explains it", err=True)
 
 
-def _explanation(daemon: client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool) -> dict[str, Any]:
+def _explanation(
+    daemon: api_client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool
+) -> dict[str, Any]:
     """Return the daemon's explanation of the trainer of that name, or else of the node."""
     if as_trainer:
         return daemon.explain(name, limit)

@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.base.format import minute, moment, percent, period
 from bftd.base.view import NODE_STATES
 from bftd.cli import common, options, times
-from bftd.http import client
 
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
@@ -57,7 +57,7 @@ def history(
         raise UsageError("--since must be earlier than --until, which is now by default")
     if as_events and step_s is not None:
         raise UsageError("--events has no --step: leave one of them out")
-    daemon = client.find(config_path)
+    daemon = api_client.find(config_path)
     if as_events:
         events = _events(daemon, since_s, until_s)
         if as_json:
@@ -77,7 +77,7 @@ def history(
 
 
 def _answer(
-    daemon: client.ApiClient, since_s: float, until_s: float, step_s: float, *, with_trainers: bool
+    daemon: api_client.ApiClient, since_s: float, until_s: float, step_s: float, *, with_trainers: bool
 ) -> dict[str, Any]:
     try:
         return daemon.history(since_s, until_s, step_s, trainers=with_trainers)
@@ -155,7 +155,7 @@ def _windows(windows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"U, the share of what as many dedicated nodes would make: {', '.join(known)}"
 
 
-def _events(daemon: client.ApiClient, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:
+def _events(daemon: api_client.ApiClient, since_s: float, until_s: float) -> Iterator[dict[str, Any]]:
     """Yield all events of that time, oldest first."""
     after, more = 0, True
     while more:

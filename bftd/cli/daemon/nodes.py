@@ -66,11 +66,11 @@ def nodes(config_path: str | None, as_json: bool) -> None:
 
 def _earmarked(config_path: str | None) -> dict[str, dict[str, Any]]:
     """Return the nodes that the daemon has earmarked, each with its job and the time; {} if no daemon answers."""
-    from bftd.http import client
+    from bftd import api_client
     from slurm_plugin.nodeset import expand
 
     try:
-        earmarks = client.find(config_path).status(folded=True).get("earmarks", ())
+        earmarks = api_client.find(config_path).status(folded=True).get("earmarks", ())
     except BftError:
         return {}
     kept = ((earmark["nodes"], {"job": earmark["job"], "since_s": earmark["since_s"]}) for earmark in earmarks)

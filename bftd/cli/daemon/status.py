@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-from bftd.http import client
 
 # Interval of the live view: the daemon itself looks at Slurm once a second.
 WATCH_EVERY_S = 1.0
@@ -27,7 +27,7 @@ def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> 
     if check:
         _check(config_path, as_json)
         return
-    daemon = client.find(config_path)
+    daemon = api_client.find(config_path)
     seen = daemon.status(folded=not as_json)
     if as_json:
         common.echo_json(seen)
@@ -44,7 +44,7 @@ def _check(config_path: str | None, as_json: bool) -> None:
     from bftd.base import health
 
     try:
-        found = health.judged(client.find(config_path).status())
+        found = health.judged(api_client.find(config_path).status())
     except BftError as error:
         found = health.unreachable(str(error))
     if as_json:
@@ -54,7 +54,7 @@ def _check(config_path: str | None, as_json: bool) -> None:
     click.get_current_context().exit(found.code)
 
 
-def _watch(daemon: client.ApiClient, seen: dict[str, Any]) -> None:
+def _watch(daemon: api_client.ApiClient, seen: dict[str, Any]) -> None:
     from rich.live import Live
 
     from bftd.ui.status import render

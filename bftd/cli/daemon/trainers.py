@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.cli import common, options
-from bftd.http import client
 
 STATES = ("waiting", "running", "suspended", "finished")
 # The least widths of names and of sentences on a narrow terminal.
@@ -53,7 +53,7 @@ def trainers(
     if me and users is not None:
         raise UsageError("--me and --user exclude each other: leave one out")
     wanted = None if users is None else {user.strip() for user in users.split(",")}
-    daemon = client.find(config_path)
+    daemon = api_client.find(config_path)
     every = every or bool(ids) or "finished" in states
     reply = _answer(daemon, every)
     found = reply["trainers"]
@@ -79,7 +79,7 @@ def trainers(
         click.echo("bft: the ledger has more trainers that ended: name those that you look for", err=True)
 
 
-def _answer(daemon: client.ApiClient, every: bool) -> dict[str, Any]:
+def _answer(daemon: api_client.ApiClient, every: bool) -> dict[str, Any]:
     """Return the trainers; from an older daemon without this endpoint those of its status, without reasons."""
     try:
         reply = daemon.trainers(every)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import ApiError, BftError, DaemonUnreachable, UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bar
 from bftd.config import keys
-from bftd.http import client
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def tune(
     if dry_run and effect is False:
         raise UsageError("--dry-run shows the effect and does nothing else: leave --no-effect out")
     chosen = [_named(name) for name in names]
-    daemon = client.find(config_path)
+    daemon = api_client.find(config_path)
     change = _as_typed(given, chosen, reset)
     found = None
     if dry_run or (sys.stderr.isatty() if effect is None else effect):
@@ -136,7 +136,7 @@ def _number(value: Any) -> str:
 
 
 def _estimate(
-    daemon: client.ApiClient, given: Mapping[str, Any], names: list[str], hours: float, failing: bool
+    daemon: api_client.ApiClient, given: Mapping[str, Any], names: list[str], hours: float, failing: bool
 ) -> Effect:
     """Estimate the effect of these settings, or say why that is impossible.
 
@@ -163,7 +163,7 @@ def _estimate(
         return Effect(hours, why_not=str(error))
 
 
-def _of_file(daemon: client.ApiClient, names: list[str]) -> dict[str, Any]:
+def _of_file(daemon: api_client.ApiClient, names: list[str]) -> dict[str, Any]:
     """Return the configured values of the settings that were tuned."""
     tuned = daemon.status(folded=True)["tuned"]
     return {name: item["file"] for name, item in tuned.items() if not names or name in names}

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import UsageError
 from bftd.base.format import minute
 from bftd.cli import common, options, times
-from bftd.http import client
 
 _HOUR_S = 3600.0
 
@@ -41,7 +41,7 @@ def usage(
     if since_s >= until_s:
         raise UsageError("--since must be earlier than --until, which is now by default")
     by = [name for name, wanted in (("user", by_user), ("account", by_account)) if wanted] or ["user"]
-    reply = client.find(config_path).usage(since_s, until_s, by)
+    reply = api_client.find(config_path).usage(since_s, until_s, by)
     if as_json:
         common.echo_json(reply)
     else:

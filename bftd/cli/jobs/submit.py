@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd import api_client
 from bftd.base.errors import UsageError
 from bftd.cli import common, options
 from bftd.cli.jobs import sbatch_options
 from bftd.config import configuration
-from bftd.http import client
 
 if TYPE_CHECKING:
     from bftd.config.keys import Config
@@ -72,7 +72,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     partition = partition or _only(settings)
     scripts.backend_of(source, line.script, spec.backend)
     interpreter = scripts.interpreter_of(source, line.script, contained=bool(spec.container))
-    daemon = client.find(config_path)
+    daemon = api_client.find(config_path)
     daemon.status(folded=True)
     step_batch = _step_batch(line.value("step-batch")) or step_batch  # the last one counts, as in sbatch itself
     if spec.estimates and spec.estimate_batch is None:
@@ -125,7 +125,7 @@ def run(
     interpreter = "python3" if contained else sys.executable
     if source.startswith("#!"):
         interpreter = scripts.interpreter_of(source, script, contained=contained)
-    daemon = client.find(config_path)
+    daemon = api_client.find(config_path)
     daemon.status(folded=True)
     trainer_id = foreground_id()
     root = catalogue.root_of(os.environ)

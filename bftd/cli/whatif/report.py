@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bftd import __version__
+from bftd.base.errors import UsageError
 from bftd.base.format import counted, size
 from bftd.cli import common
 from bftd.cli.progress import progress_bar
 from bftd.cli.whatif import replay_options
 from bftd.simulation.replay.options import Options
-from bftd.simulation.report.errors import ReportError
 
 if TYPE_CHECKING:
     from bftd.simulation.drivers.trainers import SimTrainer
@@ -69,7 +69,7 @@ def report(
     try:
         Path(output).write_bytes(made)
     except OSError as error:
-        raise ReportError(f"cannot write {output}: {error.strerror}") from None
+        raise UsageError(f"cannot write {output}: {error.strerror}") from None
     click.echo(f"{output}: {size(len(made))}, {counted(len(cases), 'trace')}")
 
 

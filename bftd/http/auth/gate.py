@@ -17,16 +17,15 @@ from aiohttp.typedefs import Handler, Middleware
 
 from bftd.base.errors import BftError, ConfigError
 from bftd.config.keys import ApiConfig, DaemonConfig
-from bftd.http.auth import peer_credentials
+from bftd.credentials.munge import MungeError, MungeMissing
+from bftd.credentials.proofs import REQUEST_HEADER, SCHEME, RequestCredential
 from bftd.http.auth.caller import Caller, Callers
 from bftd.http.auth.dns_rebinding import is_own_name
 from bftd.http.auth.munge import MungeGate
 from bftd.http.body import BodyRefused, read
-from bftd.http.connections import ApiConnections
+from bftd.http.connections import ApiConnections, peer_uid
 from bftd.http.rate_limit import BYTES_PER_UNIT, Budgets
 from bftd.protocol.address import endpoint
-from bftd.protocol.credentials import REQUEST_HEADER, SCHEME, RequestCredential
-from bftd.protocol.munge import MungeError, MungeMissing
 
 log = logging.getLogger("bftd.http")
 
@@ -132,7 +131,7 @@ class Authenticator:
             raise NotKnown("the connection is gone")
         if connection.family == socket.AF_UNIX:
             _refuse_sites(request)
-            return await self._named(peer_credentials.uid_of(connection)), None
+            return await self._named(peer_uid(connection)), None
         shown = request.headers.get(REQUEST_HEADER, "")
         if self._token:
             if not hmac.compare_digest(shown.encode(errors="replace"), f"Bearer {self._token}".encode()):

@@ -5,15 +5,38 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 
 from bftd.base.errors import ConfigError
-from bftd.http.auth.nonces import Nonces
-from bftd.protocol import credentials, munge
-from bftd.protocol.credentials import TTL_S, RequestCredential
-from bftd.protocol.munge import MungeError
+from bftd.credentials import munge, proofs
+from bftd.credentials.munge import MungeError
+from bftd.credentials.proofs import TTL_S, RequestCredential
 
 _NONCE = re.compile(r"[0-9a-f]{32}")
+
+
+class Nonces:
+    """The numbers seen in the last `keep_s` seconds.
+
+    munged refuses replayed credentials too, but forgets them when it is restarted.
+    """
+
+    def __init__(self, keep_s: float) -> None:
+        self._keep_s = keep_s
+        self._seen: OrderedDict[tuple[int, str], float] = OrderedDict()  # in order of time
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def is_new(self, uid: int, nonce: str, now_s: float) -> bool:
+        """Remember the number; returns False if this uid used it before."""
+        while self._seen and now_s - next(iter(self._seen.values())) > self._keep_s:
+            self._seen.popitem(last=False)
+        if (uid, nonce) in self._seen:
+            return False
+        self._seen[uid, nonce] = now_s
+        return True
 
 
 class MungeGate:
@@ -29,7 +52,7 @@ class MungeGate:
         self._nonces = Nonces(2 * TTL_S + 1)
         try:
             munge.encode(b"", socket=socket)
-            uid = credentials.uid_of(user)
+            uid = proofs.uid_of(user)
         except MungeError as error:
             raise ConfigError(f'[api] auth = "munge": {error}') from None
         if uid != os.geteuid():
@@ -57,13 +80,13 @@ class MungeGate:
 
     def accept(self, uid: int, claim: RequestCredential, body: bytes) -> None:
         """Accept a request once its body has come; raises MungeError if it is another body or the nonce is used."""
-        if claim.body != credentials.digest(body):
+        if claim.body != proofs.digest(body):
             raise MungeError("the credential is for another body")
         if not self._nonces.is_new(uid, claim.nonce, self._clock()):
             raise MungeError("the credential was used before: each is good for one request")
 
     def sign(self, uid: int, claim: RequestCredential, status: int, body: bytes) -> dict[str, str]:
         """Return the header that proves an answer to its caller; raises MungeError."""
-        payload = credentials.answer_payload(claim.nonce, status, body)
+        payload = proofs.answer_payload(claim.nonce, status, body)
         made = munge.encode(payload, to_uid=uid, ttl_s=TTL_S, socket=self._socket)
-        return {credentials.ANSWER_HEADER: credentials.SCHEME + made}
+        return {proofs.ANSWER_HEADER: proofs.SCHEME + made}

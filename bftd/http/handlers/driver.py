@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Generic, TypeVar
 
 from aiohttp import web
 
@@ -15,7 +18,6 @@ from bftd.http.auth.caller import Caller
 from bftd.http.auth.gate import caller_of
 from bftd.http.auth.ownership import objection
 from bftd.http.auth.privacy import Privacy
-from bftd.http.cooperative import Slices
 from bftd.http.encoding import answered, encoded
 from bftd.http.note_limit import Notes
 from bftd.http.request import SERVICE, RequestRefused, apply, beside, body_of, number_of, own_trainer, turn
@@ -35,6 +37,12 @@ MOST_TRAINERS_OF_A_USER = 500
 MOST_POLLS_OF_A_TRAINER = 16
 # A list of at most this many leases is encoded at once, a longer one beside the loop.
 _FEW = 100
+# The target time of a slice of reports: its size is adapted to how long the last one took.
+_SLICE_S = 0.005
+_FIRST_SLICE = 16
+_MOST_SLICE = 500
+
+_T = TypeVar("_T")
 
 
 async def register(request: web.Request) -> web.Response:
@@ -123,12 +131,12 @@ async def report(request: web.Request) -> web.Response:
     service, trainer = own_trainer(request)
     epoch, items = reports_of(await body_of(request))
     reports: list[Report] = []
-    slices = Slices(items, lambda: turn(request))
+    slices = _Slices(items, request)
     while some := slices.take():
         reports += map(report_from_json, some)
         await slices.rest()
     taken = request.app[NOTES].taken(trainer.id, reports, asyncio.get_running_loop().time())
-    left = Slices(taken, lambda: turn(request))
+    left = _Slices(taken, request)
     while True:
         _, current = own_trainer(request)  # while others were served the trainer may have ended, or got a newer driver
         _check_epoch(current, epoch)
@@ -158,3 +166,27 @@ def _check_epoch(trainer: Trainer, epoch: int) -> None:
         )
     if not trainer.active:
         raise RequestRefused(409, f"trainer {trainer.id} has finished: register again to go on")
+
+
+class _Slices(Generic[_T]):
+    """Long work done a slice at a time, so that the loop serves others: `take` the next items, work, and `rest`."""
+
+    def __init__(self, items: Sequence[_T], request: web.Request) -> None:
+        self._items = items
+        self._request = request
+        self._at, self._size = 0, _FIRST_SLICE
+        self._begun_s = 0.0
+
+    def take(self) -> Sequence[_T]:
+        """Return the next slice; empty at the end."""
+        self._begun_s = time.perf_counter()
+        taken = self._items[self._at : self._at + self._size]
+        self._at += len(taken)
+        return taken
+
+    async def rest(self) -> None:
+        """Let others be served, if there is more to do."""
+        took_s = max(time.perf_counter() - self._begun_s, 1e-6)
+        self._size = max(1, min(_MOST_SLICE, 2 * self._size, int(self._size * _SLICE_S / took_s)))
+        if self._at < len(self._items):
+            await turn(self._request)

@@ -1,4 +1,4 @@
-"""Handler for the history of nodes and trainers, for charts and tables."""
+"""Handlers for the past: charts and tables, the pool's usage, and the trace with which other settings are tried."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from aiohttp import web
 
 from bftd.http.auth.gate import caller_of
 from bftd.http.auth.privacy import Privacy
-from bftd.http.encoding import answered
+from bftd.http.encoding import answered, encoded
 from bftd.http.handlers.status import HISTORY
-from bftd.http.request import SERVICE, RequestRefused, number_of
+from bftd.http.request import SERVICE, RequestRefused, administrator, beside, number_of
+from bftd.ledger import pool_trace
+from bftd.ledger import usage as kept
 from bftd.ledger.history import query
 from bftd.ledger.reader import LedgerReader
 
-# Far beyond the kept time, and exact in SQLite's integers.
+# Far beyond the kept time, and exact in floats and SQLite's integers.
 _LATEST_S = 1e11
+# The past that is answered unless another time is asked for.
 _DAY_S = 86_400.0
 
 
@@ -41,6 +44,35 @@ async def history(request: web.Request) -> web.Response:
         return _encoded(query.read(ledger, asked) | {"windows": windows})
 
     return answered(await request.app[HISTORY].look_up(request, look_up))
+
+
+async def trace(request: web.Request) -> web.Response:
+    """Return the changes of the pool since a time, with the trainers of that time; for administrators."""
+    service = request.app[SERVICE]
+    administrator(request, "read all trainers' past")
+    state, now_s = service.state, service.now()
+    since_s = number_of(request, "since", now_s - _DAY_S, _LATEST_S)
+
+    def look_up(ledger: LedgerReader) -> bytes:
+        return encoded(pool_trace.read(ledger, state, since_s, now_s))
+
+    return answered(await request.app[HISTORY].look_up(request, look_up))
+
+
+async def usage(request: web.Request) -> web.Response:
+    """Return node-seconds since a time, by user, account or both: all of them for administrators, else one's own."""
+    service, caller = request.app[SERVICE], caller_of(request)
+    by = tuple(dict.fromkeys(request.query.get("by", "user").split(",")))
+    if not set(by) <= set(kept.BY):
+        raise RequestRefused(
+            400, f"by must be {' or '.join(kept.BY)}, or both with a comma, not {request.query['by']!r}"
+        )
+    since_s = number_of(request, "since", 0.0, _LATEST_S)
+    until_s = number_of(request, "until", service.now(), _LATEST_S)
+    asked = kept.UsageRequest(since_s, until_s, by, None if caller.admin else caller.user)
+    # in a thread with a connection of its own: reading months takes longer than the loop may wait
+    usage_rows = await beside(request, lambda: kept.read(service.ledger.path, asked))
+    return web.json_response(usage_rows)
 
 
 def _encoded(answer: Mapping[str, Any]) -> bytes:

@@ -17,7 +17,6 @@ from bftd.http.handlers.status import HISTORY, MOST_EVENTS
 from bftd.http.request import SERVICE, RequestRefused, number_of
 from bftd.ledger import queries
 from bftd.ledger.reader import LedgerReader
-from bftd.service import node_status
 from bftd.service import status as shown_status
 from slurm_plugin.nodeset import fold
 
@@ -33,7 +32,7 @@ async def explain_node(request: web.Request) -> web.Response:
     name = request.match_info["name"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
     state = service.state
-    shown = node_status.shown(state, name, service.now())
+    shown = shown_status.node_details(state, name, service.now())
 
     def look_up(ledger: LedgerReader) -> bytes | None:
         leases = queries.leases_on(ledger, name, min(limit, _LEASES_MOST))

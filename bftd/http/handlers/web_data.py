@@ -10,7 +10,7 @@ from typing import Any
 from bftd.base.errors import BftError
 from bftd.base.folding import Folds, folded
 from bftd.core.model.domain import State
-from bftd.core.sample import LEASED
+from bftd.core.sampling import LEASED
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
 from bftd.ledger import usage as kept

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bftd.base.errors import BftError
-from bftd.core.sample import NODE_STATES
+from bftd.core.sampling import NODE_STATES
 from bftd.ledger.history.table import COARSE_S, FINE_S, KEEP_S
 from bftd.ledger.reader import LedgerReader
 

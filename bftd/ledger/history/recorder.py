@@ -14,8 +14,7 @@ from typing import Any
 
 from bftd.base.errors import BftError, LedgerError
 from bftd.core.model.domain import NodeUsage, State, Trainer
-from bftd.core.sample import PoolSample, TrainerPoint
-from bftd.core.sampling import sample
+from bftd.core.sampling import PoolSample, TrainerPoint, sample
 from bftd.ledger import codec, rolling
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import table

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bftd.core.sample import NODE_STATES
+from bftd.core.sampling import NODE_STATES
 
 FINE_S = 86_400
 COARSE_S = 600

@@ -33,7 +33,6 @@ from bftd.pool.backfill.model import (
     union,
 )
 from bftd.pool.backfill.node_choice import Preference, for_earmark, leaver
-from bftd.pool.backfill.partial_nodes import PartialNodes
 from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.timeline import Timeline
 from bftd.pool.victims import Chooser, Leaving
@@ -50,6 +49,8 @@ _LEAVE_WORK = 300
 _NODES_A_SLOT = 5
 _OFFER_WORK = 20
 _MINUTE_S = 60.0
+# Parts of nodes are compared with this slack: three thirds are a whole.
+_SLACK = 1e-6
 
 
 def simulate(
@@ -144,7 +145,7 @@ class _Cycle:
         self._leaving = leaving
         self._array_most = array_most
         self._one_plan_a_job = one_plan_a_job
-        self._opened = PartialNodes()
+        self._opened = _PartialNodes()
         self._begun: dict[str, int] = {}
         # Nodes with a pilot beside which a job starts, or that leaves its part of them to a job.
         self._joined = 0
@@ -299,3 +300,41 @@ def _limits(entry: QueueEntry) -> tuple[float, float]:
     limit_s = entry.limit_s if entry.limit_s > 0.0 else _MINUTE_S
     least_s = entry.least_s if isfinite(entry.least_s) and 0.0 < entry.least_s < limit_s else limit_s
     return least_s, limit_s
+
+
+class _PartialNodes:
+    """Nodes on which a job that shares is to start, by the part of them, from 0 to 1, that its like may still have."""
+
+    def __init__(self) -> None:
+        self._left: dict[float, int] = {}
+
+    def fitting(self, together: int) -> int:
+        """Return the nodes that one more job fits on, if `together` such jobs fit on a node."""
+        found = 0
+        if together > 1:
+            for left, mask in self._left.items():
+                if left + _SLACK >= 1.0 / together:
+                    found |= mask
+        return found
+
+    def add(self, mask: int, together: int) -> None:
+        """Note that nodes that were whole get their first job."""
+        if together > 1 and mask:
+            self._put(1.0 - 1.0 / together, mask)
+
+    def use(self, mask: int, together: int) -> bool:
+        """Note that nodes get one more job. Returns whether any of them was opened here."""
+        share = 1.0 / together if together > 1 else 0.0
+        before, self._left = self._left, {}
+        found = False
+        for left, nodes in before.items():
+            taken = nodes & mask
+            found = found or bool(taken and share)
+            self._put(left, nodes & ~taken)
+            self._put(left - share, taken)
+        return found
+
+    def _put(self, left: float, mask: int) -> None:
+        if mask:
+            left = round(left, 6)
+            self._left[left] = self._left.get(left, 0) | mask

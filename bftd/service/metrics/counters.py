@@ -27,7 +27,6 @@ from bftd.core.model.events import (
 )
 from bftd.core.model.pause import Paused, Unpaused
 from bftd.service.instrumentation import Meters
-from bftd.service.metrics import buckets
 from bftd.service.metrics.give_back import Handovers
 
 log = logging.getLogger("bftd")
@@ -54,6 +53,18 @@ RESIZES = ("up", "down", "crash")
 FAILURES = ("failed", "unanswered", "not_run")
 RESULTS = ("good", "none")
 _STATUSES = ("1xx", "2xx", "3xx", "4xx", "5xx")
+# The bounds of the histograms' buckets: each resolves the usual durations, and also covers excessive ones.
+# Slurm commands and snapshots: milliseconds on an idle controller, up to the time-out.
+_SLURM_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# A decision takes milliseconds; a mixed-integer program, or thousands of trainers, up to seconds.
+_DECISION_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+# An agent leaves within 0.12 s of Slurm's notice; a node that is still held after some seconds is an alarm.
+_GIVE_BACK_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0, 60.0)
+# A regular job starts in Slurm's next cycle: after a second to some minutes.
+_START_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+# A resize stops training for a second or two, or longer if a large checkpoint is stored and loaded.
+_STALL_S = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+
 # Creation times of each counter would double the series, and say no more than the process's start time.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -81,18 +92,18 @@ class Counters(Meters):
 
     def _make_slurm(self) -> None:
         self._command_s = self._histogram(
-            "slurm_command_duration_seconds", "Time that commands of Slurm took.", buckets.SLURM, "command"
+            "slurm_command_duration_seconds", "Time that commands of Slurm took.", _SLURM_S, "command"
         )
         self._command_errors = self._counter(
             "slurm_command_errors", "Commands of Slurm that failed, were not answered or not run.", "command", "outcome"
         )
         self._snapshots = self._counter("snapshots", "Looks at Slurm, by whether there was a good snapshot.", "result")
         self._read_s = self._histogram(
-            "snapshot_read_duration_seconds", "Time to read a snapshot of Slurm, parsing included.", buckets.SLURM
+            "snapshot_read_duration_seconds", "Time to read a snapshot of Slurm, parsing included.", _SLURM_S
         )
         self._tick_s = self._histogram(
             "tick_duration_seconds", "Time that the daemon took to take a snapshot in, decision included.",
-            buckets.DECISION,
+            _DECISION_S,
         )  # fmt: skip
         for result in RESULTS:
             self._snapshots.labels(result)
@@ -104,10 +115,10 @@ class Counters(Meters):
     def _make_decisions(self) -> None:
         self._events = self._counter("events", "Events that the decision core took in.", "event")
         self._decision_s = self._histogram(
-            "decision_duration_seconds", "Time of a step of the core that made a plan.", buckets.DECISION
+            "decision_duration_seconds", "Time of a step of the core that made a plan.", _DECISION_S
         )
         self._solve_s = self._histogram(
-            "solve_duration_seconds", "Time to solve the allocation problem, check included.", buckets.DECISION,
+            "solve_duration_seconds", "Time to solve the allocation problem, check included.", _DECISION_S,
             "solver", "status",
         )  # fmt: skip
         self._failures = self._counter("solver_failures", "Plans that could not be made: the map stayed as it was.")
@@ -124,21 +135,21 @@ class Counters(Meters):
         self._leases = self._counter("lease_changes", "Leases granted, revoked, adopted and ended.", "change")
         self._give_back_s = self._histogram(
             "give_back_duration_seconds", "Time from a node being asked back until its pilot was gone.",
-            buckets.GIVE_BACK,
+            _GIVE_BACK_S,
         )  # fmt: skip
         self._late = self._counter("give_backs_late", "Nodes given back later than give_back_bound_s.")
         self._overdue = self._counter("give_backs_overdue", "Nodes still held when give_back_bound_s was over.")
         self._handover_s = self._histogram(
             "handover_duration_seconds",
-            "Time from a node being asked back for regular work until a regular job was seen on it.", buckets.START,
+            "Time from a node being asked back for regular work until a regular job was seen on it.", _START_S,
         )  # fmt: skip
         self._earmark_s = self._histogram(
             "earmark_start_duration_seconds",
-            "Time from nodes being earmarked for a waiting job until it was seen to have started.", buckets.START,
+            "Time from nodes being earmarked for a waiting job until it was seen to have started.", _START_S,
         )  # fmt: skip
         self._earmark_old_s = self._histogram(
             "room_start_duration_seconds",
-            "Old name of bftd_earmark_start_duration_seconds, until 0.2.", buckets.START,
+            "Old name of bftd_earmark_start_duration_seconds, until 0.2.", _START_S,
         )  # fmt: skip
         self._cancelled = self._counter("cancelled_jobs", "Orders to Slurm to cancel a job.", "whose")
         for change in LEASE_CHANGES:
@@ -149,7 +160,7 @@ class Counters(Meters):
     def _make_trainers(self) -> None:
         self._resizes = self._counter("resizes", "Resizes of trainers.", "kind")
         self._stall_s = self._histogram(
-            "resize_stall_seconds", "Time for which training stood still at a resize.", buckets.STALL, "kind"
+            "resize_stall_seconds", "Time for which training stood still at a resize.", _STALL_S, "kind"
         )
         self._steps_lost = self._counter("steps_lost", "Training steps done again after nodes were lost.")
         self._suspends = self._counter("suspends", "Trainers suspended to disk.")

@@ -18,8 +18,7 @@ from bftd.core.model import growth_stops, timing
 from bftd.core.model.domain import Lease, State, TrainerState
 from bftd.core.model.draft import growth_allowed, is_silent
 from bftd.core.model.pause import PauseKind
-from bftd.core.sample import NODE_STATES
-from bftd.core.sampling import kinds
+from bftd.core.sampling import NODE_STATES, kinds
 from bftd.service.instrumentation import Figures
 
 # The most classes of nodes with a label of their own.

@@ -26,10 +26,6 @@ _KNOWN = ("name", "nodes_min", "nodes_max", "work_samples", *_CURVES, "submit_s"
 _NUMBERED = re.compile(r"[A-Za-z]*\d+[-_.](?P<rest>.*[A-Za-z].*)|(?P<start>.*[A-Za-z])[-_.]?\d+")
 
 
-class TrainersError(UsageError):
-    """The file of trainers cannot be read; the message names the file, the entry and the fault."""
-
-
 @dataclass(frozen=True)
 class SimTrainer:
     """One trainer of the list: it arrives at `submit_s` and is done after `work_samples` samples.
@@ -84,37 +80,37 @@ def digest(trainers: Sequence[SimTrainer]) -> str:
 
 
 def read(path: str | Path) -> tuple[SimTrainer, ...]:
-    """Read a list of trainers from JSON, gzipped if the name ends in .gz; return it in order of submission.
+    """Read a list of trainers from JSON, gzipped if the name ends in .gz, into the order of submission.
 
-    Raise `TrainersError`.
+    Raise UsageError with the file, the entry and the fault.
     """
     where = str(path)
     data = _decoded(Path(path))
     if not isinstance(data, list) or not data:
-        raise TrainersError(f"{where}: must be a JSON array with at least one trainer")
+        raise UsageError(f"{where}: must be a JSON array with at least one trainer")
     trainers = [_trainer(f"{where}, entry {number}", entry) for number, entry in enumerate(data, start=1)]
     first_at: dict[str, int] = {}
     for number, trainer in enumerate(trainers, start=1):
         if trainer.name in first_at:
-            raise TrainersError(f"{where}, entry {number}: {trainer.name!r} is entry {first_at[trainer.name]} too")
+            raise UsageError(f"{where}, entry {number}: {trainer.name!r} is entry {first_at[trainer.name]} too")
         first_at[trainer.name] = number
     return tuple(sorted(trainers, key=lambda trainer: trainer.submit_s))
 
 
 def _decoded(path: Path) -> Any:
-    raw = contents(path, TrainersError)
+    raw = contents(path)
     try:
-        return decoded(gzip.decompress(raw) if path.suffix == ".gz" else raw, str(path), TrainersError)
+        return decoded(gzip.decompress(raw) if path.suffix == ".gz" else raw, str(path))
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise TrainersError(f"{path}: is not a whole gzip file: copy it again") from None
+        raise UsageError(f"{path}: is not a whole gzip file: copy it again") from None
 
 
 def _trainer(where: str, entry: object) -> SimTrainer:
-    told = Fields(entry, where, TrainersError)
+    told = Fields(entry, where, UsageError)
     if not (name := told.text("name", "")):
         raise told.wrong("name", "a text that is not empty")
     where = f"{where} ({name})"
-    told = Fields(entry, where, TrainersError)
+    told = Fields(entry, where, UsageError)
     told.only(_KNOWN)
     nodes_min, nodes_max = told.whole("nodes_min", minimum=1), told.whole("nodes_max", minimum=1)
     if nodes_min > nodes_max:
@@ -142,7 +138,7 @@ def _points(told: Fields, where: str, field: str) -> Points:
         raise told.fault(f"curve_nodes has {len(nodes)} entries but {field} has {len(values)}")
     points = []
     for pair in zip(nodes, values, strict=True):
-        point = Fields(dict(zip(("curve_nodes", field), pair, strict=True)), where, TrainersError)
+        point = Fields(dict(zip(("curve_nodes", field), pair, strict=True)), where, UsageError)
         points.append((point.whole("curve_nodes"), point.number(field, maximum=math.inf)))
     if any(left >= right for (left, _), (right, _) in itertools.pairwise(points)):
         raise told.fault("curve_nodes must increase")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from xml.etree.ElementTree import Element, SubElement, fromstring, tostring
 
+from bftd.base.errors import UsageError
 from bftd.simulation.report import style
-from bftd.simulation.report.errors import ReportError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,11 +61,11 @@ _REFERENCE = re.compile(r"url\(#([^)]*)\)")
 
 
 def version() -> str:
-    """Return the version of matplotlib; raise ReportError if it is missing."""
+    """Return the version of matplotlib; raise UsageError if it is missing."""
     try:
         import matplotlib
     except ImportError:
-        raise ReportError("the plots of a report need matplotlib: pip install 'bftd[plot]'") from None
+        raise UsageError("the plots of a report need matplotlib: pip install 'bftd[plot]'") from None
     return str(matplotlib.__version__)
 
 

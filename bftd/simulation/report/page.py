@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
+from bftd.base.errors import UsageError
 from bftd.base.format import decimal, duration, percent
-from bftd.simulation.report.errors import ReportError
 from bftd.simulation.report.html import Content, document, shown, table, tag
 from bftd.simulation.report.model import Case, Provenance, Replayed
 from bftd.simulation.report.sections import compared, policy_name, sections
@@ -38,7 +38,7 @@ _TITLE = "What would my centre gain?"
 def page(cases: Sequence[Case], provenance: Provenance) -> bytes:
     """Return the report as one HTML file that needs nothing else; the same arguments give the same bytes."""
     if not cases:
-        raise ReportError("there is nothing to report: name a trace or a stored result")
+        raise UsageError("there is nothing to report: name a trace or a stored result")
     several = len(cases) > 1
     names = ", ".join(shown(case.name) for case in cases)
     header = tag("header", tag("h1", _TITLE), tag("p", f"Idle nodes of {names}, put to work by bftd", class_="subtle"))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from bftd.base.errors import UsageError
 from bftd.base.files import contents, decoded
 from bftd.protocol.fields import Fields
-from bftd.simulation.report.errors import ReportError
 from bftd.simulation.report.model import Replayed, TriedSettings, WeeklyGain
 
 # Digest and node count of the trace, hours, digest of the trainers: shared by all results of one case.
@@ -43,12 +43,12 @@ class Stored:
 
 
 def read(path: Path) -> Stored:
-    """Read one file; raise ReportError with the file and the wrong field."""
-    raw = contents(path, ReportError)
-    data = decoded(raw, str(path), ReportError)
+    """Read one file; raise UsageError with the file and the wrong field."""
+    raw = contents(path)
+    data = decoded(raw, str(path))
     if not isinstance(data, dict) or not ({"recommended", "efficiency"} & data.keys()):
-        raise ReportError(f"{path} holds no result: give what bft replay --json or bft advise -o wrote, or a trace")
-    told = Fields(data, str(path), lambda fault: ReportError(f"{fault}; write the file anew with this version of bft"))
+        raise UsageError(f"{path} holds no result: give what bft replay --json or bft advise -o wrote, or a trace")
+    told = Fields(data, str(path), lambda fault: UsageError(f"{fault}; write the file anew with this version of bft"))
     run = told.inner("run")
     inputs, arguments = run.inner("inputs"), run.inner("arguments")
     trace, trainers = inputs.inner("trace"), inputs.inner("trainers")
@@ -67,7 +67,7 @@ def _check_replay(path: Path, told: Fields, arguments: Fields) -> None:
 
     found = {name: told.number(name, maximum=math.inf) for name in _REPLAYED} | {"efficiency": _any(told, "efficiency")}
     if found["eq_nodes"] <= 0 or found["node_hours"] <= 0:
-        raise ReportError(f"{path}: no node was idle, so there is nothing to report")
+        raise UsageError(f"{path}: no node was idle, so there is nothing to report")
     arguments.text("policy", choices=get_args(Policy))
     arguments.nested("mends")
     for name in ("t_fwd_s", "pj_max"):

@@ -142,7 +142,7 @@ def _legend(axes: Axes, trainers: Sequence[str], narrow: bool) -> None:
 
 
 def picture(title: str, spans: Sequence[Span], nodes: Sequence[str], begin_s: float, end_s: float) -> bytes:
-    """Return the timeline as a separate SVG file; raise ReportError if matplotlib is missing."""
+    """Return the timeline as a separate SVG file; raise UsageError if matplotlib is missing."""
     canvas.version()
     drawn, _ = canvas.plot("nodes", title, timeline(spans, nodes, begin_s, end_s), height=_HEIGHT)
     return canvas.standalone(drawn, title)

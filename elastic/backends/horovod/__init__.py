@@ -1,11 +1,11 @@
 """Elastic Horovod as a back-end: workers hold a common state, and a change of nodes stalls them for less than a second.
 
-driver        beside the trainer, in bftd's Python: the wanted nodes and the meaning of exits; alive: the live workers
-elastic_run   beside the driver, in the user's Python: one run of Horovod's own driver
-rendezvous    in an elastic run: gloo's ranks find each other there; announcement: workers tell it where to notify them
-node          on a pool node: forks the workers; environment: the variables of these workers
-script        in a worker: the content of `import elastic.horovod`; sockets: how a hung collective is broken;
-               stuck: the end of a worker that stays in NCCL; checkpoints: distributed checkpoints
+driver        beside the trainer, in bftd's Python: the wanted nodes and the meaning of exits; workers: the live workers
+elastic_run   beside the driver, in the user's Python: one run of Horovod's own driver; notifier: how workers hear of it
+rendezvous    in an elastic run: gloo's ranks find each other there; notification_address: where workers are notified
+node          on a pool node: forks the workers
+script        in a worker: the content of `import elastic.horovod`; abort: how a hung collective is broken;
+              checkpoints: distributed checkpoints
 """
 
 from __future__ import annotations

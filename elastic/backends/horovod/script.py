@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 
 from horovod.common.basics import HorovodBasics
 
-from elastic.backends.horovod import abort_timeout, checkpoints
+from elastic.backends.horovod import checkpoints
+from elastic.backends.horovod.abort import SocketWatch, end_if_stuck
 from elastic.backends.horovod.notification_address import mend_worker
-from elastic.backends.horovod.sockets import SocketWatch
 from elastic.base.errors import CheckpointError
-from elastic.script import ranks, resizing
+from elastic.script import ranks, resize_hooks
 from elastic.worker import driver_link as _session
 from elastic.worker.driver_link import PendingCheckpoint
 
@@ -72,7 +72,7 @@ def _abort() -> None:
     """
     _sockets.shut()
     if hvd.nccl_built():
-        threading.Thread(target=abort_timeout.end_if_stuck, args=(_sockets, _last_words), daemon=True).start()
+        threading.Thread(target=end_if_stuck, args=(_sockets, _last_words), daemon=True).start()
 
 
 def _last_words() -> None:
@@ -153,7 +153,7 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         _session.current().regrouped()
         super().on_reset()
         before, _counter.size, _counter.rank = _counter.size, hvd.size(), hvd.rank()
-        resizing.resized(before, _counter.size)
+        resize_hooks.resized(before, _counter.size)
 
     def step_done(self, samples: int) -> None:
         """Counts one step of this worker, in which all workers together processed `samples` samples."""

@@ -1,8 +1,8 @@
 """torch's TCPStore in a place that only this process can reach.
 
 The store authenticates nobody and listens only on a TCP port: it supports neither a socket path with permissions nor a
-port with a secret. If the user may not have a network of their own (elastic.backends.torchrun.network_namespace), the
-store gets a socket made here, with a filter: the kernel drops every packet that does not come from 127.0.0.1 and one
+port with a secret. If the user may not have a network of their own (elastic.backends.torchrun.store), the store
+gets a socket made here, with a filter: the kernel drops every packet that does not come from 127.0.0.1 and one
 particular source port. That port is bound, on all addresses, as long as the store lives, and a port can only be shared
 with sockets of the same user, so no other user can send from it.
 """

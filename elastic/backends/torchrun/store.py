@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
+import fcntl
 import signal
 import socket
+import struct
 import sys
 from importlib import import_module
 
-from elastic.backends.torchrun.network_namespace import leave_hosts_network
 from elastic.backends.torchrun.private_store import HiddenStore
 from elastic.backends.torchrun.sealed_stream import seal, unseal
 from elastic.driver.server import Hub, listen
@@ -21,6 +23,11 @@ from elastic.link import descriptors
 from elastic.link.child_process import die_with_parent
 from elastic.link.peer import Peer
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, receive
+
+_CLONE_NEWUSER = 0x10000000
+_CLONE_NEWNET = 0x40000000
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_AND_RUNNING = 0x1 | 0x40
 
 
 class Relay:
@@ -108,6 +115,22 @@ async def _serve(listening: socket.socket, alone: bool) -> None:
 def _send(message: Message) -> None:
     sys.stdout.buffer.write(encode(message))
     sys.stdout.buffer.flush()
+
+
+def leave_hosts_network() -> bool:
+    """Move this process, which must still be single-threaded, to a network with only a loopback; returns success.
+
+    No other process on the host can reach sockets that listen in it. A user may make one if the kernel lets them have a
+    user namespace. Sockets stay in the network that they were made in, so one that was opened before still serves the
+    host's. The parent-death signal is reset by this.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
+        return False
+    with socket.socket() as sock:
+        # If this fails, nothing in this network can be reached, and there is no way back.
+        fcntl.ioctl(sock.fileno(), _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP_AND_RUNNING))
+    return True
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as read
 from torch.distributed.tensor import DTensor, Replicate
 
 from elastic.base.errors import CheckpointError
-from elastic.base.meminfo import free_bytes
+from elastic.checkpoint.buffers import free_bytes
 from elastic.checkpoint.distributed import Loaded, files, rng, tree
 from elastic.checkpoint.distributed.groups import Groups, current
 from elastic.checkpoint.distributed.shards import RNG, SKELETON

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from bftd.protocol.bounds import WHOLE_MOST
 from bftd.protocol.reports import ProgressReport, Report, ResizeKind, ResizeReport
-from elastic.driver.progress.resize_costs import Costs
+from elastic.driver.progress.resize_times import ResizeTimes
 from elastic.link.wire import Message
 
 _SETTLE_S = 1.0
@@ -55,7 +55,7 @@ class TrainerProgress:
     """The number of groups of workers that have reached their first step."""
 
     step_s: float = 0.0
-    costs: Costs = field(default_factory=Costs)
+    costs: ResizeTimes = field(default_factory=ResizeTimes)
     _window: tuple[float, int, int] | None = None
     _last_step_s: float = 0.0
     _reported: tuple[int, float] = (0, 0.0)

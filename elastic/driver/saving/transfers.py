@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from elastic.base.errors import ElasticError
 from elastic.base.timing import CHECKPOINT_SETTLE_S, CHECKPOINT_STALL_S, FAREWELL_S, LAST_CHECKPOINT_S
-from elastic.driver.progress.resize_costs import number
+from elastic.driver.progress.resize_times import number
 from elastic.driver.saving.saver import CheckpointSaver
 from elastic.link import descriptors
 from elastic.link.authentication import Seals

@@ -227,7 +227,7 @@ local function quoted(text)
   return '"' .. escaped .. '"'
 end
 
--- The form is that of elastic/script.py. The driver looks for the interpreter itself, on the job's own PATH.
+-- The form is that of elastic/options/job_script.py. The driver looks for the interpreter itself, on the job's own PATH.
 local function with_driver(job_desc, value, partition, constraint)
   local first, rest = job_desc.script:match("^([^\n]*)\n?(.*)$")
   local argv = job_desc.argv

@@ -10,7 +10,8 @@
  * Check a value as a user wrote it. Returns 0 when it is valid; otherwise -1, with one line in `why` (at most `size`
  * bytes, the final NUL among them) that says what to write instead.
  *
- * What is accepted here, elastic/spec.py accepts too, but for a progress= that is no regular expression of Python's.
+ * What is accepted here, elastic/options/elastic_option.py accepts too, but for a progress= that is no regular
+ * expression of Python's.
  */
 int elastic_check(const char *text, char *why, size_t size);
 

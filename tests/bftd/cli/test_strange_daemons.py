@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import BftError, DaemonUnreachable
-from bftd.http.client import ApiClient
 from tests.support.messages import pattern, wording
 from tests.support.programs import run_bft
 

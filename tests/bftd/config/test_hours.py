@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from bftd.base.errors import ConfigError
 from bftd.config.configuration import parse
 from bftd.config.hours import ALWAYS, UTC, Opening, Zone, check, opening, time_of_day, weekday_and_time
-from bftd.service.timezone import local_zone
+from bftd.service.clock import local_zone
 from tests.support.messages import excerpt
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.core.model.domain import Lease, PoolNode, PoolView, State
-from bftd.core.sample import AWAY, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR
-from bftd.core.sampling import FINISHED_FOR_S, sample
+from bftd.core.sampling import AWAY, FINISHED_FOR_S, IDLE, LEASED, NODE_STATES, PLANNED, REGULAR, sample
 from tests.bftd.builders import Core, registration, trainer
 
 NOW_S = 10_000.0

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bftd.core.model.domain import LeaseChanged, PoolNode
-from bftd.service import node_status
+from bftd.service import status
 from tests.bftd.builders import Core, granted, of, registration, revoked
 from tests.support.messages import wording
 
@@ -35,7 +35,7 @@ def on(core: Core, node: str) -> str:
 def test_the_job_on_a_part_of_a_node_is_shown_under_its_name_of_0_1_too() -> None:
     core = Core()
     core.pool("n2", out=shared("n1", None))
-    shown = node_status.shown(core.state, "n1", core.time_s)
+    shown = status.node_details(core.state, "n1", core.time_s)
     assert shown is not None
     assert shown["co_located"] == shown["beside"] == "5"
 

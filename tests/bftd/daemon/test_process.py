@@ -23,12 +23,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from bftd.api_client import ApiClient, find
 from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable, LedgerInUse
 from bftd.config.keys import ApiConfig, Config, LedgerConfig
 from bftd.daemon import process as daemons
 from bftd.daemon.process import Daemon, next_delay_s
 from bftd.daemon.systemd import notify
-from bftd.http.client import ApiClient, find
 from bftd.service.service import Service
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.parse import unreadable_job

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bftd.core.sample import NODE_STATES
+from bftd.core.sampling import NODE_STATES
 from bftd.ledger.history import table
 from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
 from tests.bftd.http.test_api import TRAINER, Served, as_user

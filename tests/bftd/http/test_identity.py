@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bftd.api_client import find
 from bftd.base.errors import ConfigError
 from bftd.core.model.events import Finished, Registered
+from bftd.credentials import proofs
+from bftd.credentials.munge import MungeError
 from bftd.http.auth.caller import KEEP_S, Caller, Callers
-from bftd.http.auth.nonces import Nonces
+from bftd.http.auth.munge import Nonces
 from bftd.http.auth.ownership import objection
-from bftd.http.client import find
 from bftd.http.handlers import driver
 from bftd.http.rate_limit import BURST, UNITS_PER_S, Budgets
 from bftd.http.routes import OVERVIEW_UNITS
-from bftd.protocol import credentials
 from bftd.protocol.address import endpoint, split_address
-from bftd.protocol.munge import MungeError
 from elastic.driver.settings import foreground_id
 from tests.bftd.builders import registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user, driver_job, serving
@@ -232,22 +232,22 @@ def test_both_ends_of_a_connection_name_it_the_same() -> None:
 
 
 def test_a_daemons_user_that_is_unknown_here_may_be_given_by_number() -> None:
-    assert credentials.uid_of("4711") == 4711
+    assert proofs.uid_of("4711") == 4711
     with pytest.raises(MungeError, match=pattern("protocol.credentials.no_such_user", user="nosuchuser")):
-        credentials.uid_of("nosuchuser")
+        proofs.uid_of("nosuchuser")
 
 
 @given(st.binary(max_size=80))
 def test_no_payload_but_our_own_is_taken_for_a_request(payload: bytes) -> None:
     with pytest.raises(MungeError):
-        credentials.RequestCredential.of(payload)
+        proofs.RequestCredential.of(payload)
 
 
 def test_a_payload_made_for_another_purpose_is_none_even_with_the_same_fields() -> None:
-    said = credentials.RequestCredential("5a17", "127.0.0.1:1", "GET", "/v1/status", credentials.digest(b""))
-    assert credentials.RequestCredential.of(said.payload()) == said
+    said = proofs.RequestCredential("5a17", "127.0.0.1:1", "GET", "/v1/status", proofs.digest(b""))
+    assert proofs.RequestCredential.of(said.payload()) == said
     with pytest.raises(MungeError, match=pattern("protocol.credentials.not_for_bftd")):
-        credentials.RequestCredential.of(said.payload().replace(b"bftd request 1", b"other request 1"))
+        proofs.RequestCredential.of(said.payload().replace(b"bftd request 1", b"other request 1"))
 
 
 def test_the_client_on_another_host_is_made_from_the_configuration_or_the_variable(
@@ -265,6 +265,6 @@ def test_the_client_on_another_host_is_made_from_the_configuration_or_the_variab
 
 @given(st.text(max_size=400))
 def test_what_an_impostor_says_is_one_harmless_line(said: str) -> None:
-    line = credentials.unproved({"error": said})
+    line = proofs.unproved({"error": said})
     assert line.isprintable()
     assert len(line) < 250

@@ -24,19 +24,19 @@ import psutil
 import pytest
 from aiohttp import web
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable
 from bftd.config.keys import ApiConfig, Config, DaemonConfig
+from bftd.credentials import munge, proofs
+from bftd.credentials.munge import MungeError
+from bftd.credentials.proofs import RequestCredential
 from bftd.http import api
 from bftd.http.auth.caller import Caller, Callers
 from bftd.http.auth.gate import OF_AN_ADDRESS_MOST
 from bftd.http.auth.munge import MungeGate
-from bftd.http.client import ApiClient
 from bftd.http.rate_limit import Budgets
 from bftd.ledger.file import Ledger
-from bftd.protocol import credentials, munge
-from bftd.protocol.credentials import RequestCredential
 from bftd.protocol.lease import Leases, LeaseView
-from bftd.protocol.munge import MungeError
 from bftd.protocol.registration import Registration, Welcome
 from bftd.protocol.reports import NoteReport
 from bftd.service.service import Service
@@ -97,7 +97,7 @@ class Served:
     def credential(self, method: str, target: str, body: bytes = b"", **options: Any) -> str:
         """A right credential, or one that differs in what is given."""
         said = RequestCredential(
-            options.pop("nonce", os.urandom(16).hex()), self.tcp, method, target, credentials.digest(body)
+            options.pop("nonce", os.urandom(16).hex()), self.tcp, method, target, proofs.digest(body)
         )
         said = replace(said, **{key: options.pop(key) for key in ("address",) if key in options})
         return munge.encode(said.payload(), **{"to_uid": os.getuid(), "socket": self.munge_socket, **options})
@@ -210,7 +210,7 @@ async def test_a_request_sent_twice_is_refused_the_second_time(served: Served) -
 
 def test_a_replay_is_noticed_even_where_munged_has_forgotten_it(munge_socket: str) -> None:
     gate = MungeGate(munge_socket, ME)
-    said = RequestCredential("5a17", "127.0.0.1:1", "GET", "/", credentials.digest(b""))
+    said = RequestCredential("5a17", "127.0.0.1:1", "GET", "/", proofs.digest(b""))
     gate.accept(1000, said, b"")
     with pytest.raises(MungeError, match="was used before"):
         gate.accept(1000, said, b"")
@@ -330,7 +330,7 @@ def proof_by_nobody(said: RequestCredential, status: int, body: bytes, socket: s
         "import os, sys\nfrom bftd.protocol import munge\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         f"print(munge.encode(bytes.fromhex(sys.argv[1]), to_uid={os.getuid()}, socket=sys.argv[2]))"
     )
-    payload = credentials.answer_payload(said.nonce, status, body).hex()
+    payload = proofs.answer_payload(said.nonce, status, body).hex()
     environ = {**os.environ, "PYTHONPATH": program.python_path()}
     argv = [sys.executable, "-c", code, payload, socket]
     done = subprocess.run(argv, cwd="/", env=environ, capture_output=True, text=True)
@@ -346,7 +346,7 @@ async def test_what_is_not_the_daemon_hands_out_no_leases(
         pytest.skip("needs root to act as another user")
     monkeypatch.setattr(daemons, "DAEMON_RETRY_S", 0.01)
     body = json.dumps(WELCOME.to_json()).encode()
-    old = munge.encode(credentials.answer_payload("0" * 32, 200, body), to_uid=os.getuid(), socket=munge_socket)
+    old = munge.encode(proofs.answer_payload("0" * 32, 200, body), to_uid=os.getuid(), socket=munge_socket)
     asked = 0
 
     async def answer(request: web.Request) -> web.Response:
@@ -360,9 +360,9 @@ async def test_what_is_not_the_daemon_hands_out_no_leases(
         elif way == "an old proof":
             shown = f"Munge {old}"
         else:
-            made = credentials.answer_payload(said.nonce, 200, b"{}")
+            made = proofs.answer_payload(said.nonce, 200, b"{}")
             shown = f"Munge {munge.encode(made, to_uid=os.getuid(), socket=munge_socket)}"
-        return web.Response(body=body, headers={credentials.ANSWER_HEADER: shown})
+        return web.Response(body=body, headers={proofs.ANSWER_HEADER: shown})
 
     async with an_impostor(port, answer):
         address, lines = f"{ME}@127.0.0.1:{port}", list[str]()
@@ -447,8 +447,8 @@ async def test_clients_tell_in_one_line_what_is_missing_on_their_host(tmp_path: 
 
 def test_credentials_of_both_sides_can_be_opened_by_the_other_sides_uid_only(munge_socket: str) -> None:
     other = pwd.getpwuid(NOBODY).pw_name
-    _, headers = credentials.CallerCredential(other, munge_socket).request("127.0.0.1:1", "GET", "/", b"")
-    said = RequestCredential("5a17", "127.0.0.1:1", "GET", "/", credentials.digest(b""))
+    _, headers = proofs.CallerCredential(other, munge_socket).request("127.0.0.1:1", "GET", "/", b"")
+    said = RequestCredential("5a17", "127.0.0.1:1", "GET", "/", proofs.digest(b""))
     answer = MungeGate(munge_socket, ME).sign(NOBODY, said, 200, b"{}")
     for shown in (headers["Authorization"], answer["Authentication-Info"]):
         with pytest.raises(MungeError, match=pattern("protocol.munge.other_user")):

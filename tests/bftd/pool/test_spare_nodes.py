@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import PoolView
 from bftd.core.model.events import PoolObserved
-from bftd.pool.spare_nodes import SPARED
+from bftd.pool.membership import SPARED
 from slurm_plugin.read.types import Job, Node
 from tests.bftd.builders import Core, Pool, granted, job, members, node, pilot, registration, revoked
 from tests.support.messages import wording

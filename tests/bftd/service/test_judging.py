@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bftd.core.invariants import validate_state
 from bftd.core.model.events import Registered
 from tests.bftd.builders import lease, registration, reported
-from tests.bftd.service.test_wall_clock import ALL, Host
+from tests.bftd.service.test_clock import ALL, Host
 
 
 @pytest.fixture

@@ -37,8 +37,7 @@ from bftd.protocol.registration import Held
 from bftd.service.service import Service
 from bftd.shadow import trace_recorder, trainers
 from bftd.shadow.read_only_client import ReadingClient
-from bftd.shadow.real_drivers import SENTENCE
-from bftd.shadow.service import ShadowService
+from bftd.shadow.service import SENTENCE, ShadowService
 from bftd.shadow.trace_recorder import TraceRecorder
 from bftd.shadow.trainers import ImaginaryTrainers
 from bftd.simulation import trace

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.core.sample import NODE_STATES
+from bftd.core.sampling import NODE_STATES
 from bftd.web import charts, page, sections
 from bftd.web.history import drawn
 from bftd.web.series import COLOURED, GAP, SLOTS_LEAST, Picture, Series, charted

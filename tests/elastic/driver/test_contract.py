@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bftd.http.client import ApiClient
+from bftd.api_client import ApiClient
 from bftd.protocol import comment
 from bftd.protocol.lease import Leases, LeaseState, LeaseView
 from bftd.protocol.reports import (

@@ -23,7 +23,7 @@ from elastic.driver import trainer as trainer_module
 from elastic.driver.context import TrainerContext
 from elastic.driver.server import listen
 from elastic.driver.settings import DriverSettings
-from elastic.driver.trainer import Trainer
+from elastic.driver.trainer import TrainerDriver
 from elastic.options.job_script import Header, rewrite
 from elastic.store.store import CheckpointStore
 from elastic.worker.driver_link import DriverLink, PendingCheckpoint
@@ -248,14 +248,14 @@ def test_a_driver_that_is_cancelled_still_takes_what_its_workers_saved_last(
 
     settings = settings_for(tmp_path)
     settings.state_dir.parent.mkdir(exist_ok=True)
-    listening, trainers = listen(), list[Trainer]()
-    real = main.Trainer
+    listening, trainers = listen(), list[TrainerDriver]()
+    real = main.TrainerDriver
 
-    def made(*args: Any, **fields: Any) -> Trainer:
+    def made(*args: Any, **fields: Any) -> TrainerDriver:
         trainers.append(real(*args, **fields))
         return trainers[0]
 
-    monkeypatch.setattr(main, "Trainer", made)
+    monkeypatch.setattr(main, "TrainerDriver", made)
     monkeypatch.setattr(main, "listen", lambda: listening)
     monkeypatch.setattr(main, "DaemonLink", Link)
     monkeypatch.setattr(main, "PilotStarter", lambda *_: FakeStarter())

@@ -24,7 +24,7 @@ from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.main import _registration
 from elastic.driver.pilots import launcher as pilots
 from elastic.driver.pilots.launcher import PilotStarter
-from elastic.driver.trainer import Trainer
+from elastic.driver.trainer import TrainerDriver
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules
 from slurm_plugin.pilots.submission import PilotRequest, Refused
@@ -72,7 +72,7 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
     async def scene(daemon: ScriptedDaemon) -> None:
         settings = settings_for(folder)
         starter = PilotStarter(settings, 1, "secret", print)
-        trainer: Trainer
+        trainer: TrainerDriver
         link = DaemonLink(
             settings.socket_path,
             lambda: _registration(settings, trainer),
@@ -80,7 +80,7 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
             lambda: None,
             print,
         )
-        trainer = Trainer(
+        trainer = TrainerDriver(
             settings, print, replace(KINDS["horovod"], driver="tests.elastic.fakes:FakeBackend"), starter, link
         )
         serving = asyncio.create_task(trainer.serve())

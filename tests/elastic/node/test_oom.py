@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from elastic.node.agent import Agent
-from elastic.node.oom import MemoryKills
+from elastic.node.resources import MemoryKills
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow

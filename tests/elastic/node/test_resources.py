@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 from elastic.node import resources
+from elastic.node.resources import interface_of
 
 pytestmark = pytest.mark.slow
 
@@ -68,3 +71,31 @@ def test_an_interface_is_set_where_the_user_set_none_and_for_nccl_it_is_no_prefi
     settings = resources.interface_settings(names, "eth1", {"GLOO_SOCKET_IFNAME": "ib0"})
     assert settings == {"HOROVOD_GLOO_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
     assert resources.interface_settings(names, None, {}) == {}
+
+
+class Writer:
+    """A connection with a local address."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def get_extra_info(self, _: str) -> tuple[str, int]:
+        return (self._address, 1)
+
+
+def test_the_interface_is_the_one_that_holds_the_connections_address() -> None:
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if address.family == socket.AF_INET:
+                expected = "lo" if address.address.startswith("127.") else name
+                assert interface_of(Writer(address.address)) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1"])
+def test_a_loopback_address_of_no_interface_of_its_own_is_the_loopbacks(address: str) -> None:
+    assert interface_of(Writer(address)) == "lo"  # type: ignore[arg-type]
+
+
+def test_regression_an_address_that_no_interface_holds_was_taken_for_the_loopback() -> None:
+    assert interface_of(Writer("203.0.113.9")) is None  # type: ignore[arg-type]
+    assert interface_of(None) is None

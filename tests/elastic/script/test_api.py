@@ -14,7 +14,7 @@ import pytest
 import elastic
 from elastic.base.errors import CheckpointError, UsageError
 from elastic.link.wire import Message, encode
-from elastic.script import api, resizing
+from elastic.script import api, resize_hooks
 from elastic.worker import driver_link as sessions
 from elastic.worker.driver_link import Download, DriverLink
 from tests.support.messages import pattern
@@ -190,7 +190,7 @@ def test_a_run_keeps_its_name_through_all_that_goes_on_from_its_checkpoints_and_
 def test_a_checkpoint_that_another_number_of_workers_saved_is_a_resize_and_its_batches_go_on_at_its_step(
     channel: FakeChannel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resizing, "_hooks", [])
+    monkeypatch.setattr(resize_hooks, "_hooks", [])
     monkeypatch.setenv("WORLD_SIZE", "2")
     for _ in range(3):
         api.step(global_samples=4)

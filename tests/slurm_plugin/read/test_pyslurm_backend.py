@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.ending import left
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots.pending_reasons import lacks_plan
+from slurm_plugin.read.ending import left
 from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import NO_REQUEST, JobRequest
 from tests.support.messages import pattern, wording

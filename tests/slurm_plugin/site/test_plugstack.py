@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_plugin.sandbox.plugin import compiled
+from slurm_plugin.sandbox.cluster import compiled_plugin
 from slurm_plugin.site import plugstack
 from slurm_plugin.site.model import SiteFile
 from tests.slurm_plugin.plugins import require_compiled
@@ -124,9 +124,9 @@ def test_a_line_is_taken_out_and_comes_back_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("micro", "minor"), [(1, 0), (0, 1), (0, 0)])
 def test_what_is_said_of_a_plug_in_is_what_slurm_itself_does_with_it(tmp_path: Path, micro: int, minor: int) -> None:
     require_compiled()
-    release = plugstack.release_of(compiled())
+    release = plugstack.release_of(compiled_plugin())
     assert release is not None
-    data = compiled().read_bytes()
+    data = compiled_plugin().read_bytes()
     (number,) = (n for n in range(256) if data.count(struct.pack("<I", release[0] << 16 | release[1] << 8 | n)) == 1)
     known = release[0] << 16 | release[1] << 8 | number
     plugin = tmp_path / plugstack.NAME

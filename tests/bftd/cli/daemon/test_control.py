@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import UsageError
 from bftd.cli.main import bft as command
-from bftd.http.client import ApiClient
 from tests.bftd.daemon.test_process import running
 from tests.support import waiting
 from tests.support.messages import excerpt, fragment, pattern, says, wording

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftd import api_client
 from bftd.base.errors import ApiError
 from bftd.cli import times
 from bftd.cli.daemon.history import _EVENTS
 from bftd.cli.main import bft
-from bftd.core.sample import NODE_STATES
-from bftd.http import client
+from bftd.core.sampling import NODE_STATES
 from tests.support.messages import excerpt, wording
 
 NOW_S = datetime(2026, 11, 22, 14, 30, 15).timestamp()
@@ -64,7 +64,7 @@ class Daemon:
 @pytest.fixture
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
     made = Daemon()
-    monkeypatch.setattr(client, "find", lambda path=None: made)
+    monkeypatch.setattr(api_client, "find", lambda path=None: made)
     monkeypatch.setattr(time, "time", lambda: NOW_S)
     return made
 

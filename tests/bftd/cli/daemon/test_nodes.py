@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftd import api_client
 from bftd.base.errors import DaemonUnreachable
 from bftd.cli import common
 from bftd.cli.daemon.nodes import nodes
-from bftd.http import client
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import node
 
@@ -42,7 +42,7 @@ class Daemon:
 def shown(monkeypatch: pytest.MonkeyPatch, earmarks: list[dict[str, Any]] | None, *options: str) -> str:
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
     monkeypatch.setattr(common, "slurm_client", lambda settings: Slurm())
-    monkeypatch.setattr(client, "find", lambda path: Daemon(earmarks))
+    monkeypatch.setattr(api_client, "find", lambda path: Daemon(earmarks))
     result = CliRunner().invoke(nodes, options)
     assert result.exit_code == 0, result.output
     return result.output

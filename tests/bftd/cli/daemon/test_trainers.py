@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from bftd import api_client
 from bftd.base.errors import ApiError, BftError
 from bftd.cli.daemon import trainers as shown
 from bftd.cli.main import bft
-from bftd.http import client
 from tests.support.messages import excerpt, fragment, wording
 
 NOW_S = 1_800_000_000.0
@@ -79,7 +79,7 @@ class Daemon:
 @pytest.fixture(autouse=True)
 def daemon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What the commands find."""
-    monkeypatch.setattr(client, "find", lambda path=None: Daemon())
+    monkeypatch.setattr(api_client, "find", lambda path=None: Daemon())
     monkeypatch.setattr(shown.time, "time", lambda: NOW_S)
     monkeypatch.setenv("TZ", "UTC")
     shown.time.tzset()

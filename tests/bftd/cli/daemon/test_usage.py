@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bftd import api_client
 from bftd.cli import times
 from bftd.cli.main import bft
-from bftd.http import client
 from tests.support.messages import excerpt, wording
 
 NOW_S = datetime(2026, 11, 22, 14, 30, 15).timestamp()
@@ -84,7 +84,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
             questions.append(question)
             return TOLD
 
-    monkeypatch.setattr(client, "find", lambda path=None: Daemon())
+    monkeypatch.setattr(api_client, "find", lambda path=None: Daemon())
     monkeypatch.setattr(time, "time", lambda: NOW_S)
     return questions
 

@@ -27,7 +27,7 @@ from bftd.protocol.reports import ProgressReport
 from bftd.service.service import Service
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.ledger.test_file import Clock, see, start
-from tests.bftd.service.test_wall_clock import Host
+from tests.bftd.service.test_clock import Host
 from tests.support.messages import pattern
 
 ALL = HistoryRequest(0.0, 1e9, 1e9, 86_400.0)

@@ -15,7 +15,7 @@ from bftd.core.model.events import PoolObserved, Registered
 from bftd.core.model.pause import Pause
 from bftd.ledger.history.quota import HistoryQuota
 from bftd.protocol.reports import ProgressReport, ResizeReport
-from bftd.service import wall_clock as clocks
+from bftd.service import clock as clocks
 from bftd.service.metrics import gauges
 from bftd.service.metrics.counters import FAILURES, STALL_MOST_S, STEPS_LOST_MOST, Counters
 from bftd.service.metrics.exposition import Exposition

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.simulation.report import Case, Provenance, Replayed, ReportError, TriedSettings, WeeklyGain, page
+from bftd.base.errors import UsageError
+from bftd.simulation.report import Case, Provenance, Replayed, TriedSettings, WeeklyGain, page
 from bftd.simulation.report.html import document, tag
 from bftd.simulation.report.pool import pool_of
 from bftd.simulation.report.sections import pareto_front
@@ -198,7 +199,7 @@ def test_several_sites_are_told_one_by_one_behind_an_overview() -> None:
 
 
 def test_without_anything_there_is_no_page() -> None:
-    with pytest.raises(ReportError, match="name a trace"):
+    with pytest.raises(UsageError, match="name a trace"):
         page([], MADE_BY)
 
 

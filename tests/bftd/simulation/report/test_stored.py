@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bftd.simulation.report import ReportError
+from bftd.base.errors import UsageError
 from bftd.simulation.report.stored import read
 from tests.bftd.simulation.report.making import SITE, advice, result
 from tests.support.messages import fragment, pattern
@@ -83,7 +83,7 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: Any, message: str) -> No
     data = result()
     change(data)
     path = _file(tmp_path, data)
-    with pytest.raises(ReportError, match=message) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         read(path)
     assert str(path) in str(caught.value)
     assert caught.value.exit_code == 2
@@ -94,10 +94,10 @@ def test_a_wrong_field_is_named(tmp_path: Path, change: Any, message: str) -> No
     [("{", "not JSON"), ("[1]", "holds no result"), ('{"nodes": 3}', "holds no result"), ("[" * 10**5, "too deeply")],
 )
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ReportError, match=message):
+    with pytest.raises(UsageError, match=message):
         read(_file(tmp_path, text))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"cannot read .*No such file"):
+    with pytest.raises(UsageError, match=r"cannot read .*No such file"):
         read(tmp_path / "none.json")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from elastic.backends.horovod import node as node_module
+from elastic.backends.horovod import notification_address
 from elastic.node.link import AgentLink
 from tests.elastic.far_end import SECRET, accepted
 from tests.support.waiting import STILL_S
@@ -77,6 +78,20 @@ def test_what_the_user_set_for_gloo_and_horovod_is_respected(tmp_path: Path) -> 
 
 def test_the_rendezvous_is_where_this_node_reaches_the_driver(tmp_path: Path) -> None:
     assert "OWN HOROVOD_GLOO_RENDEZVOUS_ADDR 127.0.0.1\n" in run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("driver", "host"), [("10.2.0.5:4711", "10.2.0.5"), ("[fd00::5]:4711", "fd00::5"), ("svc1:4711", "svc1")]
+)
+def test_regression_all_nodes_were_sent_to_one_address_of_a_driver_that_each_reaches_by_another(
+    monkeypatch: pytest.MonkeyPatch, driver: str, host: str
+) -> None:
+    monkeypatch.setenv("BFT_DRIVER", driver)
+    told = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "of another network", "HOROVOD_GLOO_RENDEZVOUS_PORT": "5"}
+    environ = node_module.worker_environment(
+        {"op": "start", "env": {**told, notification_address.KEY_NAME: "key"}, "defaults": {}}
+    )
+    assert (environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"], environ["HOROVOD_GLOO_RENDEZVOUS_PORT"]) == (host, "5")
 
 
 def test_a_worker_that_is_to_have_a_gpu_of_its_own_sees_that_one_and_so_does_what_it_starts(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from benchmarks.drivers.local_nodes import LocalDaemon, LocalNodes
 from bftd.protocol.reports import ProgressReport, Report, ResizeReport
 from elastic.backends import KINDS
 from elastic.driver.server import Hub, listen
-from elastic.driver.trainer import Trainer
+from elastic.driver.trainer import TrainerDriver
 from elastic.link.authentication import new_secret
 from tests.elastic.fakes import reports_of, settings_for, until
 from tests.support.waiting import STILL_S
@@ -40,7 +40,7 @@ def test_two_workers_on_one_node_and_one_on_another_train_though_twice_the_large
         secret, listening = new_secret(), listen()
         nodes = LocalNodes(f"127.0.0.1:{listening.getsockname()[1]}", secret, {"n1": 2, "n2": 1, "n3": 3})
         daemon = LocalDaemon(reports.append)
-        trainer = Trainer(settings, said.append, KINDS["horovod"], nodes, daemon)  # type: ignore[arg-type]
+        trainer = TrainerDriver(settings, said.append, KINDS["horovod"], nodes, daemon)  # type: ignore[arg-type]
         hub = Hub(trainer.connections, secret, listening, transfers=trainer.connections.transfers.accept)
         serving = asyncio.create_task(trainer.serve())
         try:

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from elastic.backends.torchrun.network_namespace import leave_hosts_network
 from elastic.backends.torchrun.peer_process import owner
 from elastic.backends.torchrun.private_store import HiddenStore
+from elastic.backends.torchrun.store import leave_hosts_network
 from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.link.authentication import new_secret
 from tests.elastic.fakes import until

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from slurm_plugin.errors import SlurmError, SnapshotError
+from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots.preemptible import objection
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.parse import partition_options
@@ -19,12 +19,6 @@ from slurm_plugin.site import plugstack
 _LOOK_EVERY_S = 60.0
 _LOOK_AGAIN_S = 10.0
 UNREAD = "whether regular jobs may preempt pilots could not be read from Slurm yet"
-
-
-class NotPreemptible(SlurmError):
-    """Pilots of the partition would not leave for regular jobs."""
-
-    exit_code = 2
 
 
 class Preemption:

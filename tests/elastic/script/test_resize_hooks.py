@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
 import pytest
 
 import elastic
-from elastic.script import resizing
+from elastic.script import resize_hooks
 
 
 @pytest.fixture(autouse=True)
 def nothing_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resizing, "_hooks", [])
-    monkeypatch.setattr(resizing, "_before", None)
-    monkeypatch.setattr(resizing, "_now", 0)
+    monkeypatch.setattr(resize_hooks, "_hooks", [])
+    monkeypatch.setattr(resize_hooks, "_before", None)
+    monkeypatch.setattr(resize_hooks, "_now", 0)
 
 
 def calls() -> list[tuple[int, int]]:
@@ -25,26 +26,26 @@ def calls() -> list[tuple[int, int]]:
 
 
 def test_a_hook_is_called_at_once_where_another_number_of_workers_saved_the_checkpoint() -> None:
-    resizing.began_with(2, 8)
+    resize_hooks.began_with(2, 8)
     assert calls() == [(2, 8)]
 
 
 @pytest.mark.parametrize("before", [None, 8, "2"])
 def test_a_hook_is_not_called_where_the_number_is_the_same_or_not_known(before: object) -> None:
-    resizing.began_with(before, 8)
+    resize_hooks.began_with(before, 8)
     assert calls() == []
 
 
 def test_a_hook_is_called_at_each_change_in_one_process() -> None:
     found = calls()
     for old, new in ((1, 2), (2, 2), (2, 4)):
-        resizing.resized(old, new)
+        resize_hooks.resized(old, new)
     assert found == [(1, 2), (2, 4)]
 
 
 def test_a_hook_that_comes_after_a_change_in_the_process_is_not_told_of_the_one_before_it() -> None:
-    resizing.began_with(2, 4)
-    resizing.resized(4, 3)
+    resize_hooks.began_with(2, 4)
+    resize_hooks.resized(4, 3)
     assert calls() == []
 
 
@@ -59,10 +60,10 @@ class Scheduler:
 
 def test_the_rules_scale_every_learning_rate_of_optimizer_and_scheduler() -> None:
     optimizer, scheduler = Optimizer(), Scheduler()
-    resizing.linear(optimizer, scheduler)(2, 6)
+    resize_hooks.linear(optimizer, scheduler)(2, 6)
     assert optimizer.param_groups == [{"lr": pytest.approx(0.3), "initial_lr": pytest.approx(0.6)}, {"lr": 3.0}]
     assert scheduler.base_lrs == pytest.approx([0.6, 3.0])
-    resizing.square_root(optimizer)(6, 2)
+    resize_hooks.square_root(optimizer)(6, 2)
     assert optimizer.param_groups[1]["lr"] == pytest.approx(3.0 * math.sqrt(1 / 3))
 
 
@@ -72,10 +73,15 @@ def test_a_scheduler_of_torch_goes_on_from_the_scaled_rate() -> None:
     parameter = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.5)
-    resizing.linear(optimizer, scheduler)(1, 4)
+    resize_hooks.linear(optimizer, scheduler)(1, 4)
     rates = []
     for _ in range(4):
         rates.append(optimizer.param_groups[0]["lr"])
         optimizer.step()
         scheduler.step()
     assert rates == [4.0, 4.0, 2.0, 2.0]
+
+
+def test_a_script_finds_the_rules_by_their_name_and_until_0_2_by_the_old_path() -> None:
+    assert elastic.resizing is resize_hooks
+    assert importlib.import_module("elastic.script.resizing") is resize_hooks

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from bftd.protocol.reports import ProgressReport, ResizeReport
 from elastic.driver.progress.reports import TrainerProgress
-from elastic.driver.progress.resize_costs import Costs, Parts
+from elastic.driver.progress.resize_times import Parts, ResizeTimes
 from tests.elastic.fakes import reports_of
 
 pytestmark = pytest.mark.slow
 
 
-def asked(graceful: bool = True, asked_s: float = 50.0, stored_s: float = 53.0, began_s: float = 55.0) -> Costs:
+def asked(graceful: bool = True, asked_s: float = 50.0, stored_s: float = 53.0, began_s: float = 55.0) -> ResizeTimes:
     """A resize on its way: workers were asked to save, the checkpoint was stored, and new workers began."""
-    costs = Costs(saves_at_resize=True)
+    costs = ResizeTimes(saves_at_resize=True)
     costs.asked(asked_s, graceful=graceful)
     costs.stored(stored_s)
     costs.began(began_s - 0.5)
@@ -39,7 +39,7 @@ def test_where_slurm_took_nodes_nothing_is_saved() -> None:
 
 
 def test_workers_that_keep_their_state_in_memory_only_come_together_and_get_it() -> None:
-    assert Costs().parts(2.0, {"load_s": 0.5}) == Parts(0.0, 1.5, 0.5, None)
+    assert ResizeTimes().parts(2.0, {"load_s": 0.5}) == Parts(0.0, 1.5, 0.5, None)
 
 
 def test_what_was_trained_until_the_save_is_no_part_of_the_stall() -> None:
@@ -48,7 +48,7 @@ def test_what_was_trained_until_the_save_is_no_part_of_the_stall() -> None:
 
 
 def test_workers_that_were_never_seen_leave_the_parts_unknown() -> None:
-    costs = Costs()
+    costs = ResizeTimes()
     costs.asked(50.0, graceful=True)
     costs.stored(53.0)
     assert costs.parts(12.5, {"load_s": 7.0}) == Parts(None, None, 7.0, None)
@@ -60,7 +60,7 @@ def test_a_worker_that_tells_nonsense_of_its_start_is_not_believed(told: Any) ->
 
 
 def test_how_long_saves_take_is_told_where_each_resize_has_one() -> None:
-    costs, horovod = Costs(saves_at_resize=True), Costs(saves_at_resize=False)
+    costs, horovod = ResizeTimes(saves_at_resize=True), ResizeTimes(saves_at_resize=False)
     for each in (costs, horovod):
         assert each.save_s is None
         for took_s in (3.0, 60.0, 3.5):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from elastic.base.timing import BEAT_S, EXPIRE_APART_S
-from elastic.driver.pilots.time_limits import PilotLimits, TrainingPilot
+from elastic.driver.timers import PilotLimits, TrainingPilot
 
 pytestmark = pytest.mark.slow
 

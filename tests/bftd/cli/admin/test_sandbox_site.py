@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bftd.api_client import ApiClient
+from bftd.cli.admin.sandbox_site import SandboxSite
 from bftd.cli.main import bft
-from bftd.daemon.sandbox_site import SandboxSite
-from bftd.http.client import ApiClient
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 from tests.support.messages import says, wording
@@ -120,7 +120,7 @@ def test_a_pid_that_is_another_process_by_now_is_left_alone(root: Path) -> None:
 
 
 def test_a_daemon_that_will_not_end_is_ended_with_the_cluster(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bftd.daemon.sandbox_site._DOWN_S", 0.2)
+    monkeypatch.setattr("bftd.cli.admin.sandbox_site._DOWN_S", 0.2)
     with SandboxSite(nodes=1, service_nodes=0, root=root) as site:
         site.start_daemon(detached=True)
         pid = site.daemon_pid

@@ -13,10 +13,10 @@ import pwd
 import secrets
 from dataclasses import dataclass
 
-from bftd.protocol import munge
+from bftd.credentials import munge
+from bftd.credentials.munge import MungeError
 from bftd.protocol.address import DEFAULT_USER
 from bftd.protocol.fields import printable
-from bftd.protocol.munge import MungeError
 
 REQUEST_HEADER = "Authorization"
 ANSWER_HEADER = "Authentication-Info"

@@ -1,4 +1,4 @@
-"""Reactions of a script to a changed number of workers: hooks, and rules for the learning rate.
+"""`elastic.resizing`: reactions of a script to a changed number of workers: hooks, and rules for the learning rate.
 
 With `elastic.batches` none of this is needed: the global batch stays the same. It is for scripts whose batch grows with
 the number of workers. The learning rate then grows with it, in proportion (Goyal et al., Accurate, Large Minibatch SGD,

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from bftd.api_client import ApiClient
 from bftd.base.errors import BftError
-from bftd.http.client import ApiClient
 from slurm_plugin.errors import SandboxError
 from slurm_plugin.sandbox import Sandbox, processes
 

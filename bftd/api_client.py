@@ -1,4 +1,4 @@
-"""A small synchronous client of the daemon's API, for commands, the demo and benchmarks."""
+"""The client of the API for commands, the demo and benchmarks: small, synchronous, and quick to import."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bftd.protocol.address import DEFAULT_USER, endpoint, is_path, split_address
 from bftd.protocol.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from bftd.protocol import credentials
+    from bftd.credentials import proofs
 
 SOCKET_VARIABLE = "BFTD_SOCKET"
 MUNGE_SOCKET_VARIABLE = "BFTD_MUNGE_SOCKET"
@@ -160,29 +160,27 @@ class ApiClient:
                 raise self._impostor(error, content) from None
         return self._decoded(status, content)
 
-    def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, credentials.CallerCredential | None]:
+    def _connection(self, timeout_s: float) -> tuple[http.client.HTTPConnection, proofs.CallerCredential | None]:
         """Return an unopened connection, and the Caller that proves requests and answers, None if not needed."""
         if self._socket_path:
             return _UnixConnection(self._socket_path, timeout_s), None
         try:
-            from bftd.protocol import credentials  # a caller on the daemon's own host need not wait for it to load
+            from bftd.credentials import proofs  # a caller on the daemon's own host need not wait for it to load
 
             user, host, port = split_address(self._tcp)
-            caller = None if self._token else credentials.CallerCredential(user, self._munge_socket)
+            caller = None if self._token else proofs.CallerCredential(user, self._munge_socket)
         except (ValueError, ProtocolError) as error:
             raise ConfigError(str(error)) from None
         return http.client.HTTPConnection(host, port, timeout=timeout_s), caller
 
     def _impostor(self, error: ProtocolError, content: bytes) -> DaemonUnreachable:
-        from bftd.protocol import credentials
+        from bftd.credentials import proofs
 
         try:
             reply = json.loads(content)
         except ValueError:
             reply = None
-        return DaemonUnreachable(
-            f"what answers at {self.address} is not believed: {error}{credentials.unproved(reply)}"
-        )
+        return DaemonUnreachable(f"what answers at {self.address} is not believed: {error}{proofs.unproved(reply)}")
 
     def _decoded(self, status: int, content: bytes) -> dict[str, Any]:
         try:

@@ -1,4 +1,4 @@
-"""The cost of a resize in parts: saving a checkpoint, rendezvous, loading it.
+"""The time of a resize in parts: saving a checkpoint, rendezvous, loading it.
 
 Pure. Durations are measured by the driver on a monotonic clock, and the loading time by the worker: times of different
 clocks are never compared. Work that workers do before they reach the step at which they save is no stall, so if the
@@ -28,7 +28,7 @@ class Parts:
 
 
 @dataclass
-class Costs:
+class ResizeTimes:
     """The times of saves and of the present resize; `saves_at_resize`: each resize saves and loads a checkpoint."""
 
     saves_at_resize: bool = False

@@ -15,8 +15,8 @@ from bftd.core.model.events import Registered, Reported, Tick
 from bftd.ledger.file import Ledger
 from bftd.ledger.history.quota import BYTES_A_DAY
 from bftd.pool import membership
+from bftd.service.clock import LONGEST_PAUSE_S, WallClock
 from bftd.service.service import UNWRITTEN, Service
-from bftd.service.wall_clock import LONGEST_PAUSE_S, WallClock
 from bftd.shadow.service import ShadowService
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, lease, node, registration

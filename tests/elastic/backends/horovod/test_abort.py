@@ -1,16 +1,19 @@
-"""Breaking a hung collective by shutting the right sockets, and telling the interface of a connection."""
+"""Breaking a hung collective by shutting the right sockets, and the end of a worker that its library holds on to."""
 
 from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
-import psutil
 import pytest
 
-from elastic.backends.horovod.sockets import SocketWatch, connected_sockets
-from elastic.node.network_interface import interface_of
+from elastic.backends.horovod.abort import SocketWatch, connected_sockets
+from elastic.base.errors import EXIT_LINK_LOST
+from tests.support.messages import wording
+from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
@@ -84,29 +87,57 @@ def test_listeners_files_and_unix_sockets_are_no_connections(server: socket.sock
         assert not {server.fileno(), local.fileno()} & set(found)
 
 
-class Writer:
-    """A connection with a local address."""
+# Here no GPU hangs, but a sleep.
+IN_HOROVOD = """
+import pathlib, sys, threading, time
+import horovod
+from elastic.backends.horovod import abort
+abort.ABORTED_S = 0.3
+file = str(pathlib.Path(horovod.__file__).parent / "torch" / "mpi_ops.py")
+horovods = {"time": time}
+exec(compile("def synchronize(for_s): time.sleep(for_s)", file, "exec"), horovods)
+"""
 
-    def __init__(self, address: str) -> None:
-        self._address = address
+ABORTED = """
+import elastic.horovod
+from elastic.backends.horovod import script
+script.hvd.nccl_built = lambda: 22100
+script._session.current().upload = lambda: print("shipped", flush=True)
+script._abort()
+horovods["synchronize"](60)
+"""
 
-    def get_extra_info(self, _: str) -> tuple[str, int]:
-        return (self._address, 1)
+GOES_ON = """
+from elastic.backends.horovod.abort import SocketWatch
+sockets = SocketWatch()
+def aborted():
+    thread = threading.Thread(target=abort.end_if_stuck, args=(sockets, lambda: None))
+    thread.start()
+    return thread
+thread = aborted()
+time.sleep(1)  # the script's own work
+thread.join()
+thread = aborted()
+with sockets.opening():  # hvd.init: it got out
+    horovods["synchronize"](1)
+thread.join()
+"""
 
 
-def test_the_interface_is_the_one_that_holds_the_connections_address() -> None:
-    for name, addresses in psutil.net_if_addrs().items():
-        for address in addresses:
-            if address.family == socket.AF_INET:
-                expected = "lo" if address.address.startswith("127.") else name
-                assert interface_of(Writer(address.address)) == expected  # type: ignore[arg-type]
+def run_aborted(body: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", IN_HOROVOD + body]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=5 * STILL_S)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1"])
-def test_a_loopback_address_of_no_interface_of_its_own_is_the_loopbacks(address: str) -> None:
-    assert interface_of(Writer(address)) == "lo"  # type: ignore[arg-type]
+@pytest.mark.horovod
+def test_a_worker_that_nccl_holds_uploads_its_checkpoint_and_ends_as_one_that_lost_its_peers() -> None:
+    said = run_aborted(ABORTED)
+    assert said.returncode == EXIT_LINK_LOST, said.stderr
+    assert said.stdout == "shipped\n"
+    assert said.stderr == wording("elastic.stuck.not_let_go", ABORTED_S=0.3)
 
 
-def test_regression_an_address_that_no_interface_holds_was_taken_for_the_loopback() -> None:
-    assert interface_of(Writer("203.0.113.9")) is None  # type: ignore[arg-type]
-    assert interface_of(None) is None
+@pytest.mark.horovod
+def test_a_worker_that_is_at_work_or_already_begins_anew_is_left_alone() -> None:
+    said = run_aborted(GOES_ON)
+    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")

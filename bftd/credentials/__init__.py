@@ -1,0 +1,1 @@
+"""Credentials: proofs by munge of who sent a request, and of who answered it."""
