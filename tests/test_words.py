@@ -36,6 +36,7 @@ OLD_NAMES: Mapping[str, tuple[str, ...]] = {
         "room_over",
         "doubted",
         "bftd_room",
+        "bftd_rooms_in_vain",
         "make_room",
     ),
     "bftd/base/old_names.py": ("rooms", "room_usage", "rooms_wary", "in_vain", "room", "make_room"),

@@ -127,7 +127,7 @@ class _Trainer:
         self.outcome = Outcome(over_s)
         self.told: list[str] = []
         self._requests = SaveRequests()
-        self._progress = TrainerProgress(costs=ResizeTimes(saves_at_resize=True), groups=1)
+        self._progress = TrainerProgress(resize_times=ResizeTimes(saves_at_resize=True), groups=1)
         self._pilot = SimpleNamespace(working=True, workers=self._new_workers())
 
     def _new_workers(self) -> dict[int, _Worker]:

@@ -141,7 +141,9 @@ class PoolConfig:
         check=hours.check,
     )
     stale_after_s: float = _key(10.0, "Nothing grows on a snapshot older than this.", unit="s", minimum=0.5)
-    quarantine_s: float = _key(300.0, "Time for which a node with failing pilots is left alone.", unit="s", minimum=0.0)
+    quarantine_s: float = _key(
+        300.0, "Time for which a node with failing pilots is in quarantine.", unit="s", minimum=0.0
+    )
     quarantine_after: int = _key(
         3, "Failing pilots of one user that put a node into quarantine; of two users one fewer, at least 2.", minimum=1
     )

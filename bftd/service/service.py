@@ -37,7 +37,6 @@ from bftd.service.settings import settings_of, still_good
 from slurm_plugin.read.types import Snapshot
 
 log = logging.getLogger("bftd")
-_OF_A_TRAINER = (happening.Heard, happening.Reported, happening.Finished)
 
 # A trainer that registers is planned for at once while there are at most this many trainers and leases. Planning for
 # more would block the loop for too long if many registered together: they wait for the next snapshot.

@@ -116,7 +116,7 @@ class PeerConnections:
 
     def _saved(self, took_s: float, state_bytes: int) -> None:
         """Notes that a checkpoint was stored."""
-        self._run.progress.costs.saved(took_s, state_bytes)
+        self._run.progress.resize_times.saved(took_s, state_bytes)
         self._run.checkpoint_saved()
 
     def _from_agent(self, pilot: Pilot, message: Message) -> None:

@@ -44,9 +44,11 @@ class TrainerContext:
         self.versions = CheckpointVersions(self.store, settings.state_dir, settings.spec.state_path, self.note)
         self.saver = CheckpointSaver(self.store)
         self.save_requests = SaveRequests()
-        self.progress = TrainerProgress(costs=ResizeTimes(saves_at_resize=KINDS[settings.backend].saves_together))
+        self.progress = TrainerProgress(
+            resize_times=ResizeTimes(saves_at_resize=KINDS[settings.backend].saves_together)
+        )
         self.distributed = DistributedCheckpoints(
-            self.versions, self.saver.note, self.checkpoint_saved, self.progress.costs.saved
+            self.versions, self.saver.note, self.checkpoint_saved, self.progress.resize_times.saved
         )
         self.checkpoint_saved()
         self.result: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()

@@ -104,7 +104,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
 
 def _kept_bytes(trainer: TrainerDriver) -> int | None:
     """Returns the size of the checkpoint that workers keep copies of in memory, None while it is not known."""
-    return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.costs.state_bytes
+    return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.resize_times.state_bytes
 
 
 def _registration(settings: DriverSettings, trainer: TrainerDriver) -> Registration:

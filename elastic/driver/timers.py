@@ -103,7 +103,9 @@ class Clockwork:
             await asyncio.sleep(wait_s)
             wait_s = SAVE_LOOK_S
             workers = [peer for pilot in self._pilot_manager.all if pilot.working for peer in pilot.workers.values()]
-            saves.look(self._clock(), bool(workers), progress.groups, progress.losses, progress.costs.save_s or 0.0)
+            saves.look(
+                self._clock(), bool(workers), progress.groups, progress.losses, progress.resize_times.save_s or 0.0
+            )
             if saves.due:
                 requests = self._run.save_requests
                 if await requests.make(workers, pause=False, limit_s=SAVE_REQUEST_S, worth=saves.worth):

@@ -50,7 +50,7 @@ AS_THIEF = f"""
 import json, os, pathlib, shutil, signal, socket, subprocess, sys, tempfile
 import encodings.idna
 from bftd.api_client import ApiClient
-from bftd.protocol import credentials, munge
+from bftd.credentials import munge, proofs
 from slurm_plugin.sandbox import munged
 os.setgroups([]); os.setgid({THIEF.pw_gid}); os.setuid({THIEF.pw_uid})
 def attempt(client, method, path, body=None):
@@ -283,9 +283,9 @@ def test_no_token_no_forged_and_no_stolen_credential_gets_him_in(scene: Scene) -
     # As if he had read them on the wire: one that was used, and one that never arrived.
     body = json.dumps({"epoch": 1, "exit_code": 0, "reason": "stolen"})
     make = (
-        "import os, sys\nfrom bftd.protocol import credentials\n"
+        "import os, sys\nfrom bftd.credentials import proofs\n"
         f"os.setgroups([]); os.setgid({scene.owner.pw_gid}); os.setuid({scene.owner.pw_uid})\n"
-        "caller = credentials.CallerCredential('root', sys.argv[1])\n"
+        "caller = proofs.CallerCredential('root', sys.argv[1])\n"
         "for request in (('GET', '/v1/status', b''), ('POST', sys.argv[3], sys.argv[4].encode())):\n"
         "    print(caller.request(sys.argv[2], *request)[1]['Authorization'])"
     )

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
 SCRIPT = """\
 #!/usr/bin/env python3
-#SBATCH --elastic=1-2,workers=1
+#SBATCH --elastic=2-2,workers=1
 #SBATCH --output=out.log
 import os, sys, elastic
 elastic.step(samples=1)
@@ -48,7 +48,7 @@ def test_a_plain_sbatch_trains_on_idle_nodes_as_the_user_and_ends_as_the_script_
         with another_driver(site, driver):
             done = user.run("sbatch", "--wait", "train.py", "a", "b c", env=environ, timeout_s=120)
         assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
-        taken = wording("slurm_plugin.bftd.taken", low=1, high=2, partition="elastic", driver_partition="bft-driver")
+        taken = wording("slurm_plugin.bftd.taken", low=2, high=2, partition="elastic", driver_partition="bft-driver")
         assert taken in done.stderr
         assert f"worker {user.uid} 2 ['a', 'b c']" in log.read_text()
         assert "training is complete; step 1, exit code 0" in log.read_text()

@@ -95,7 +95,7 @@ def tune(
         if changes[key.name] is not None
     }
     if (reset and given) or (names and not reset):
-        raise UsageError("--reset takes KEYs and no other setting, and only --reset takes KEYs")
+        raise UsageError("name KEYs only with --reset, and change nothing else with it")
     if not given and not reset:
         *first, last = map(_option, keys.tunable())
         raise UsageError(f"give at least one of {', '.join(first)} and {last}")
@@ -150,7 +150,7 @@ def _estimate(
         old = isinstance(error, ApiError) and error.status == _UNKNOWN
         if failing and not old:
             raise
-        return Effect(hours, why_not="the daemon is older than bft and keeps no past" if old else str(error))
+        return Effect(hours, why_not="the daemon is older than bft and cannot replay its past" if old else str(error))
     if answer["format"] != _FORMAT:
         return Effect(hours, why_not="the daemon is of another version: use the bft of that version")
     settings = answer["settings"] | (given or _of_file(daemon, names))

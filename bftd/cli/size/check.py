@@ -37,7 +37,7 @@ _MINUTES = 30  # three times the duration of all steps on a slow GPU
 @size_options.timeout(180.0, "Of each step; default 180 s.")
 @options.as_json
 def check(partition: str, gpu: str, into: str | None, python: str, timeout_s: float, as_json: bool) -> None:
-    """Compare estimates of steps with a GPU, and keep the correction.
+    """Compare estimates of steps with a GPU; with --into keep the correction.
 
     Steps of kinds that GPUs run every day are traced, and run for some seconds on one GPU that nothing else uses. The
     memory that they took stands beside the trace with its guard band, their time beside the assumed one. This takes

@@ -18,7 +18,11 @@ _COMMANDS = {
         "need": ("bftd.cli.size.need", "need", "Show what bft size cpu found for a script, for elastic jobs too."),
         "curve": ("bftd.cli.size.curve", "curve", "Tell how fast an elastic script would train on how many nodes."),
         "learn": ("bftd.cli.size.learn", "learn", "Keep what a job used, so that the next one is planned by it."),
-        "check": ("bftd.cli.size.check", "check", "Compare estimates of steps with a GPU, and keep the correction."),
+        "check": (
+            "bftd.cli.size.check",
+            "check",
+            "Compare estimates of steps with a GPU; with --into keep the correction.",
+        ),
     },
     "Large models": {
         "cells": ("bftd.cli.size.cells", "cells", "Cut a model into pipeline stages on N GPUs."),

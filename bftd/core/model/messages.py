@@ -124,7 +124,7 @@ def _notice(notice: Notice) -> str:
             return f"{solver_replaced(notice.error, notice.instead)}; it is tried again in {notice.for_s:.0f} s"
         case NodeAvoided():
             pilots = f"{notice.pilots} different pilots"
-            return f"{notice.node} is left alone for {notice.for_s:.0f} s: {pilots} failed there"
+            return f"{notice.node} is in quarantine for {notice.for_s:.0f} s: {pilots} failed there"
         case NodeOverdue():
             return f"{notice.node} was asked back {notice.since_s:.1f} s ago and is still in use by {notice.trainer}"
         case OrphanJobFound():

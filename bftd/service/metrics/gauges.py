@@ -87,7 +87,7 @@ def _pool(state: State) -> Iterator[Metric]:
     counts = Counter((kind, names.get(seen[name].node_class, OTHERS)) for name, kind in kinds(state).items())
     values = {(kind, name): float(counts[kind, name]) for name in _distinct(names) for kind in NODE_STATES}
     yield _gauge("nodes", "Nodes of the harvested partitions by what they do.", values, "state", "node_class")
-    yield _one("quarantined_nodes", "Nodes left alone because workers failed on them.", len(state.quarantined))
+    yield _one("quarantined_nodes", "Nodes in quarantine because workers failed on them.", len(state.quarantined))
     backing = sum(item.until_s > state.time_s for item in state.backoff.values())
     yield _one("backing_off_nodes", "Nodes left alone for a moment because Slurm refused pilots there.", backing)
     yield from _renamed(_one, "earmarks", "rooms", "Jobs for which nodes are earmarked.", len(state.pool.earmarks))

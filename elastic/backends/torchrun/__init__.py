@@ -5,8 +5,7 @@
     store          beside the driver, in the user's Python: the store of each generation, which is a
     private_store  that no other user of that host can reach, so the only way to it is a
     tunnel         on a pool node, from the workers to the store, over authenticated connections
-    node           on a pool node: torch's own agent, with the driver as its
-    rendezvous
+    node           on a pool node: torch's own agent, whose rendezvous is the driver
 
 A script's calls are those of `elastic` itself (elastic.script.api): they need only RANK and WORLD_SIZE.
 """

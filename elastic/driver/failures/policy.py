@@ -54,8 +54,8 @@ class FailurePolicy:
     async def save_checkpoint(self, workers: Sequence[Peer], *, graceful: bool) -> None:
         """See TrainerServices, and CheckpointSaver.save."""
         self._report_printed(self._printed.take_unreported())
-        costs = self._run.progress.costs
-        costs.asked(time.monotonic(), graceful=graceful)
+        times = self._run.progress.resize_times
+        times.asked(time.monotonic(), graceful=graceful)
         # A script that reports no steps comes to no step boundary: waiting for one would be no use.
         boundary, asked = graceful and not self._silent, False
         if boundary and KINDS[self.settings.backend].saves_together:
@@ -63,7 +63,7 @@ class FailurePolicy:
             boundary = asked = await self._run.save_requests.make(workers, pause=True, limit_s=SAVE_REQUEST_S)
         pause_s = min(PAUSE_S + 2 * self._run.progress.step_s, PAUSE_MOST_S)
         await self._run.saver.save(workers, graceful=boundary, asked=asked, pause_s=pause_s)
-        costs.stored(time.monotonic())
+        times.stored(time.monotonic())
         if self._silence.ended(time.monotonic()):
             self._warn_if_silent()
             if graceful and self._reports_steps and not self._has_saved:
@@ -92,7 +92,7 @@ class FailurePolicy:
     def began(self, pilot: Pilot) -> None:
         """Notes that a worker begins on this pilot."""
         self._look_who_is_here()
-        self._run.progress.costs.began(time.monotonic())
+        self._run.progress.resize_times.began(time.monotonic())
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
         self._words.began(pilot.lease)

@@ -55,7 +55,7 @@ class TrainerProgress:
     """The number of groups of workers that have reached their first step."""
 
     step_s: float = 0.0
-    costs: ResizeTimes = field(default_factory=ResizeTimes)
+    resize_times: ResizeTimes = field(default_factory=ResizeTimes)
     _window: tuple[float, int, int] | None = None
     _last_step_s: float = 0.0
     _reported: tuple[int, float] = (0, 0.0)
@@ -131,8 +131,8 @@ class TrainerProgress:
             loss=self.loss,
             steps_lost=self.steps_lost,
             window_s=max(0.0, at_s - self._window[0]) if self._window else 0.0,
-            save_s=self.costs.save_s,
-            state_bytes=self.costs.state_bytes,
+            save_s=self.resize_times.save_s,
+            state_bytes=self.resize_times.state_bytes,
             total_steps=self.total_steps,
             steps_per_s=self.steps_per_s,
             live_step=self.live_step,
@@ -175,7 +175,7 @@ class TrainerProgress:
             began, stood_s, again = self._formed
             started, stall_s, lost = started or began, stall_s + stood_s, max(0, lost) + again
         self._formed = (started, stall_s, max(0, lost))
-        parts = self.costs.parts(stall_s, message.get("costs") or {})
+        parts = self.resize_times.parts(stall_s, message.get("costs") or {})
         if started:
             return []
         self.resizes += self.nodes != before

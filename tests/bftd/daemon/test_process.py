@@ -425,8 +425,8 @@ def test_what_bft_tune_has_set_is_shown_and_put_back(tmp_path: Path) -> None:
                 ("--reset", "poll_s"),
                 "'poll_s' cannot be tuned; max_nodes, max_share, t_fwd_s, objective, pj_max, solver can",
             ),
-            (("pj_max",), "--reset takes KEYs and no other setting, and only --reset takes KEYs"),
-            (("--reset", "--pj-max", "3"), "--reset takes KEYs and no other setting, and only --reset takes KEYs"),
+            (("pj_max",), "name KEYs only with --reset, and change nothing else with it"),
+            (("--reset", "--pj-max", "3"), "name KEYs only with --reset, and change nothing else with it"),
         ):
             wrong = bft("tune", *words, env=env)
             assert (wrong.returncode, wrong.stderr) == (2, f"bft: {told}\n")

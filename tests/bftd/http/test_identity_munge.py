@@ -327,7 +327,7 @@ WELCOME = Welcome(1, 1.0, Leases(3, 20.0, (LeaseView("n1.1", "n1", "granted", Fa
 def proof_by_nobody(said: RequestCredential, status: int, body: bytes, socket: str) -> str:
     """The header that nobody's own process can make for an answer."""
     code = (
-        "import os, sys\nfrom bftd.protocol import munge\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        "import os, sys\nfrom bftd.credentials import munge\nos.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         f"print(munge.encode(bytes.fromhex(sys.argv[1]), to_uid={os.getuid()}, socket=sys.argv[2]))"
     )
     payload = proofs.answer_payload(said.nonce, status, body).hex()

@@ -49,7 +49,7 @@ def lines(
     if len(plans) > len(shown):
         which = "them" if in_json == len(plans) else f"the best {in_json} in all"
         yield f"and {len(plans) - len(shown)} other plans (--json has {which})"
-    yield "BATCH, PEAK, WITH GUARD (assumed) and OF (data sheet or site) are of one GPU"
+    yield "BATCH, PEAK GIB, WITH GUARD (assumed) and OF (data sheet or site) are of one GPU"
     whose = "which is assumed" if mixed else "all assumed"
     yield f"cost: GPUs x seconds of a step x what the type is worth, {whose}: good for ranking only"
     alike = sorted({pool.gpu.name for pool in everything if pool.mixed})

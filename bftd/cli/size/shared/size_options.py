@@ -24,7 +24,7 @@ stages = click.option(
     "--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N."
 )
 precision = click.option(
-    "--precision", default="", metavar="P", help="Time a traced step in fp32, tf32, fp16 or bf16; default: its own."
+    "--precision", default="", metavar="P", help="Time what is traced in fp32, tf32, fp16 or bf16; default: its own."
 )
 python = click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
 asks_start = click.option(

@@ -160,8 +160,8 @@ def submit(job: BatchJob, run: JobRun, *, yes: bool, quiet: bool, deadline: bool
     cut = [warning for each in kept if (warning := _cut_off(run, each))]
     if cut and deadline:
         raise UsageError(
-            f"{job.script.path}: {cut[0]}, and so miss the deadline: take the line out, or leave --deadline out; "
-            "nothing was submitted"
+            f"{job.script.path}: {cut[0]}, so it is not sure to meet the deadline: take the line out, or leave "
+            "--deadline out; nothing was submitted"
         )
     _refuse_second_words_on_gpus(job, run)
     settings = environment(run)
@@ -216,7 +216,7 @@ def _refuse_second_words_on_gpus(job: BatchJob, run: JobRun) -> None:
     if len(others) > 1:
         given = " and ".join(f"--{name}={job.own(name)}" for name in sorted(others))
         raise UsageError(
-            f"{job.script.path} has {given} and the winner needs {run.gpus} GPUs: keep --gres alone, or none of "
+            f"{job.script.path} has {given} and the winner needs {run.gpus} GPUs: keep only --gres, or none of "
             "them; nothing was submitted"
         )
 

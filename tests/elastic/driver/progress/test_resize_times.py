@@ -84,12 +84,12 @@ def test_the_parts_are_never_more_than_the_stall(
 
 
 def test_a_resize_is_told_with_its_parts_and_the_progress_with_what_is_known_of_the_checkpoint() -> None:
-    progress = TrainerProgress(costs=asked())
+    progress = TrainerProgress(resize_times=asked())
     message = {"first": True, "step": 5, "samples": 50, "rank": 0, "size": 2, "loss": None, "saved_step": 5}
     message |= {"saved_samples": 50, "at_s": 100.0}
     progress.report(message)
-    progress.costs = asked()
-    progress.costs.saved(2.5, 10)
+    progress.resize_times = asked()
+    progress.resize_times.saved(2.5, 10)
     reports = progress.report(message | {"step": 6, "size": 4, "at_s": 112.5, "costs": {"load_s": 7.0}})
     [resize] = reports_of(reports, ResizeReport)
     assert (resize.kind, resize.stall_s) == ("up", 12.5)
@@ -99,7 +99,7 @@ def test_a_resize_is_told_with_its_parts_and_the_progress_with_what_is_known_of_
 
 
 def test_a_start_and_a_resume_leave_nothing_for_the_next_resize() -> None:
-    progress = TrainerProgress(costs=asked())
+    progress = TrainerProgress(resize_times=asked())
     message = {"first": True, "step": 5, "samples": 50, "rank": 0, "size": 2, "loss": None, "saved_step": 5}
     message |= {"saved_samples": 50, "at_s": 100.0}
     assert not reports_of(progress.report(message), ResizeReport)

@@ -46,7 +46,7 @@ async def test_a_generation_of_all_ranks_is_progress_and_what_the_next_worker_be
     await tell(stage, workers, 40)
     await until("published", lambda: told_to(workers[1], "published") == [name_of(40)])
     assert (stage.run.step, stage.run.progress.step, stage.run.progress.samples) == (40, 40, 400)
-    assert stage.run.progress.costs.state_bytes == stage.run.versions.newest.size_bytes
+    assert stage.run.progress.resize_times.state_bytes == stage.run.versions.newest.size_bytes
     await stage.says(workers[0], {"op": "fetch"})
     await until("answered", lambda: "fetched" in ops(workers[0]))
     [answer] = [message for message in sent(workers[0]) if message["op"] == "fetched"]
