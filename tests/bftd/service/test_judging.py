@@ -14,6 +14,7 @@ from bftd.core.invariants import validate_state
 from bftd.core.model.events import Registered
 from tests.bftd.builders import lease, registration, reported
 from tests.bftd.service.test_clock import ALL, Host
+from tests.support.waiting import end_of_threads
 
 
 @pytest.fixture
@@ -128,4 +129,6 @@ def test_whatever_happens_while_snapshots_are_judged_the_state_is_sound_and_all_
         for _ in range(20):
             host.poll()
             place(host)
+        host.service.ledger.close()
+        end_of_threads("windows")
         assert {item.node for item in host.service.core.leases.values()} == {*ALL}

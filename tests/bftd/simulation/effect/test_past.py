@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from bftd.simulation.trace.model import Trace
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration, reported
 from tests.bftd.ledger.test_file import Clock, start
-from tests.support.waiting import STILL_S
+from tests.support.waiting import end_of_threads
 
 pytestmark = pytest.mark.slow
 
@@ -61,12 +60,6 @@ class Site:
         self.service.ledger.close()
         self.clock.now += after_s
         self.service = self._started()
-
-    def unread(self) -> None:
-        """Wait until no thread reads the ledger for U any more: SQLite makes a file beside it for a reader."""
-        for thread in threading.enumerate():
-            if thread.name == "windows":
-                thread.join(STILL_S)
 
     def told(self, since_s: float = 0.0) -> dict[str, Any]:
         """What the daemon answers, as it comes out of JSON."""
@@ -114,7 +107,7 @@ def test_the_trace_from_the_ledger_is_the_pool_that_was_seen(steps: Any, share: 
         since_s = begin_s + share * (end_s - begin_s) * 0.99
         past = past_of(site.told(since_s), since_s)
         site.service.ledger.close()
-        site.unread()
+        end_of_threads("windows")
     assert past is not None
     assert (past.start_s, past.repaired) == (since_s, 0)
     assert len(past.gaps) <= sum(what == "restart" for what, _, _ in steps)
