@@ -60,7 +60,7 @@ class MemoryKills:
     """Out-of-memory kills in this process's control group since this was made; without a count there are none."""
 
     def __init__(self, groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> None:
-        self._file = _file(groups, root)
+        self._file = _kills_file(groups, root)
         self._before = self._count()
 
     def more(self) -> bool:
@@ -76,7 +76,7 @@ class MemoryKills:
             return 0
 
 
-def _file(groups: Path, root: Path) -> Path | None:
+def _kills_file(groups: Path, root: Path) -> Path | None:
     """Return the file with the count, of cgroup version 1 or 2.
 
     In version 1 it is that of the agent's step, which has its children in it unless they are in an image. In version 2

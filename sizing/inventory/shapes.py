@@ -77,4 +77,4 @@ def stage_counts(shape: GpuShape, most: int | None = None) -> list[int]:
 
 def _counts(most: int, powers: bool) -> list[int]:
     """Return 1 to `most`, or the powers of two among them."""
-    return [count for count in range(1, most + 1) if not (powers and count & (count - 1))]
+    return [1 << at for at in range(max(0, most).bit_length())] if powers else list(range(1, most + 1))
