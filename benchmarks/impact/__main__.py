@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from benchmarks.impact import report
+from benchmarks.impact.analysis import report
 from benchmarks.impact.comparison import Comparison, Planned, compare, log, planned, summary
 from benchmarks.impact.recipe import MAIN, RECIPES, TUNED
 from benchmarks.impact.record import load_all

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.impact import record, report
+from benchmarks.impact import record
+from benchmarks.impact.analysis import report
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.impact.demands import judged
+from benchmarks.impact.analysis.demands import judged
+from benchmarks.impact.analysis.figures import against_displaced, figures
 from benchmarks.impact.earmarks import STARTED
-from benchmarks.impact.figures import against_displaced, figures
 from benchmarks.impact.recipe import MAIN, RECIPES, control_of, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Run
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.impact import occupancy, report, stats
-from benchmarks.impact.demands import judged
-from benchmarks.impact.figures import figures
+from benchmarks.impact.analysis import occupancy, report, stats
+from benchmarks.impact.analysis.demands import judged
+from benchmarks.impact.analysis.figures import figures
 from benchmarks.impact.record import JobRow, Kind, PilotRow, Run
 
 pytestmark = pytest.mark.slow

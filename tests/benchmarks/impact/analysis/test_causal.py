@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.impact import slots
-from benchmarks.impact.figures import figures
+from benchmarks.impact.analysis.figures import figures
 from benchmarks.impact.record import EarmarkRow, PilotRow
-from tests.benchmarks.impact.test_figures import job, run
+from tests.benchmarks.impact.analysis.test_figures import job, run
 
 pytestmark = pytest.mark.slow
 

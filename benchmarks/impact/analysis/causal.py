@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.impact import earmarks, occupancy, slots, stats
+from benchmarks.impact import earmarks, slots
+from benchmarks.impact.analysis import occupancy, stats
 from benchmarks.impact.record import SCHEDULERS, EarmarkRow, JobRow, Run
 
 Figures = dict[str, Any]

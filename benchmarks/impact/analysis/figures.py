@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, product
 
-from benchmarks.impact import causal, occupancy, stats
-from benchmarks.impact.causal import Figures
+from benchmarks.impact.analysis import causal, occupancy, stats
+from benchmarks.impact.analysis.causal import Figures
 from benchmarks.impact.record import JobRow, Run
 
 _SAME_PLAN_S = 1.0
