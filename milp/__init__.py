@@ -12,7 +12,7 @@ from milp.solver import Feature
 from milp.solvers.registry import after as solver_after
 from milp.solvers.registry import named as check_solver
 from milp.solvers.registry import names as solver_names
-from milp.solving import prepare, solve
+from milp.solvers.solving import prepare, solve
 
 __all__ = [
     "Cap",

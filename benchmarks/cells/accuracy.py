@@ -41,7 +41,7 @@ from sizing.cells.cell import Cell, Stage
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import CommTables, table
 from sizing.cells.plan_estimate import assembly
-from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
+from sizing.cells.shards import Exchange, ShardProfile, StageShard
 from sizing.model.graph import Graph
 from sizing.tracer.runs.rounds import interval
 

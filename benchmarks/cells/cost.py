@@ -19,8 +19,8 @@ from benchmarks.cells import accuracy, cases
 from benchmarks.cells.cases import Case, Plan
 from sizing.cells.cell import Cell, Stage
 from sizing.cells.profiles.profile import profile
-from sizing.cells.profiles.required import micro_batches_of, shard_of, splits_of, wanted
-from sizing.cells.profiles.shards import StageShard
+from sizing.cells.required import micro_batches_of, shard_of, splits_of, wanted
+from sizing.cells.shards import StageShard
 from sizing.model.config import parse
 
 ITERATIONS = 20

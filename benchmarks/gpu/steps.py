@@ -31,8 +31,8 @@ from sizing.base.errors import SizingError
 from sizing.base.parallel import Parallel
 from sizing.inventory.gpus import GpuType
 from sizing.memory.peak import guarded_bytes
-from sizing.model import stepping, tracing
-from sizing.model.stepping import GpuStep
+from sizing.model.child import stepping, tracing
+from sizing.model.child.stepping import GpuStep
 from sizing.model.trace import StepTrace
 from sizing.step_time import checking
 from sizing.step_time.checking import ComparedStep, within

@@ -36,7 +36,8 @@ from sizing.inventory.gpus import CATALOGUE, GpuType
 from sizing.inventory.inventory import GpuNodes
 from sizing.inventory.pools import GpuPool
 from sizing.inventory.shapes import GpuShape
-from sizing.model import config, tracing
+from sizing.model import config
+from sizing.model.child import tracing
 from sizing.step_time import datasheet
 
 INSIDE_WANTED = 0.9

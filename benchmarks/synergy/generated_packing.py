@@ -28,7 +28,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.sensitivity.matrix import Matrix
 from studies.synergy.optimum.pooled import bounds
 from studies.synergy.packing import priced, throughput, tune
 from studies.synergy.packing.check import broken

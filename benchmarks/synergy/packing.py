@@ -25,7 +25,7 @@ from typing import TypeVar
 from benchmarks.markdown import brief_percent, table
 from sizing.base.errors import UsageError
 from sizing.cpu.matrices_file import load
-from sizing.cpu.matrix import Matrices
+from sizing.cpu.sensitivity.matrix import Matrices
 from studies.synergy.optimum.pooled import bounds
 from studies.synergy.packing import throughput as worth
 from studies.synergy.packing.check import broken

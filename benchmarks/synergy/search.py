@@ -22,8 +22,9 @@ from typing import Any
 
 from benchmarks.markdown import brief_percent, table
 from sizing.base.errors import UsageError
-from sizing.cpu import matrices_file, search
-from sizing.cpu.matrix import Matrices, Matrix
+from sizing.cpu import matrices_file
+from sizing.cpu.sensitivity import search
+from sizing.cpu.sensitivity.matrix import Matrices, Matrix
 
 MATRICES = Path(__file__).parents[3] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 BOUNDS = {"same_demand": 0.95, "points_most": 6}

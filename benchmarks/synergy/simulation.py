@@ -15,8 +15,8 @@ server nothing.
 4. durations: those of public traces instead of a lognormal.
 5. packers: also GREEDY and TUNE, and OPT with the first order, on 4 servers, as OPT takes a tenth of a second a round
    there.
-6. profiled: `priced` knows the CPU axis as few tried points tell it (sizing.cpu.search) in place of the true matrix,
-   exact ones, and ones that are measured within 5 %.
+6. profiled: `priced` knows the CPU axis as few tried points tell it (sizing.cpu.sensitivity.search) in place of the
+   true matrix, exact ones, and ones that are measured within 5 %.
 7. overload: 4 servers at a load that `priced` can keep up with and proportional shares cannot, for longer and longer.
 
 The servers begin as full as the load keeps them. Figures are of the jobs in the middle of those that come after that: a
@@ -42,9 +42,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sizing.cpu import search
 from sizing.cpu.matrices_file import load
-from sizing.cpu.matrix import Matrices, Matrix
+from sizing.cpu.sensitivity import search
+from sizing.cpu.sensitivity.matrix import Matrices, Matrix
 from studies.simulation import report
 from studies.simulation.world import SimulatedJob
 from studies.synergy import comparison

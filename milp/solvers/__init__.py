@@ -1,1 +1,1 @@
-"""The solvers, in folders by the problems they solve; `registry` lists them all."""
+"""The solvers, in folders by the problems they solve: `registry` lists them all, `solving` solves with them."""

@@ -1,1 +1,1 @@
-"""Estimates with their origin, and readers of files, which all of sizing uses."""
+"""Estimates with their origin, parallel splits and readers of JSON, which all of sizing uses. Pure."""

@@ -46,3 +46,20 @@ class Parallel:
                 f"(dp={self.dp}, fsdp={self.fsdp}); choose a multiple of {self.shares}"
             )
         return global_batch // self.shares
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RankBatch:
+    """The subject of a trace: one rank's batch in a spread."""
+
+    parallel: Parallel
+    batch: int
+
+    @property
+    def key(self) -> Parallel:
+        """The spread as far as memory depends on it: any number of replicas above one equals two."""
+        return Parallel(min(self.parallel.dp, 2), self.parallel.tp, self.parallel.fsdp)
+
+
+Place = tuple[str, int, int, RankBatch]
+"""The type of GPUs, the numbers of GPUs and of nodes, and the work of each GPU."""

@@ -20,7 +20,7 @@ from sizing.cells.cell import Cell, CellEstimate, CellPlan, Stage
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.pipeline_time import Hiding, StageTimes, iteration_s, reduce_s
 from sizing.cells.placing import data_rings, tensor_link, usable_per_node
-from sizing.cells.profiles.required import (
+from sizing.cells.required import (
     CLOSE,
     extremes_of,
     hybrid_of,
@@ -29,7 +29,7 @@ from sizing.cells.profiles.required import (
     shard_of,
     splits_of,
 )
-from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.cells.shards import ShardProfile, StageShard
 from sizing.cells.stage_transfers import NOTHING, times, total, transfer
 from sizing.memory.peak import guarded_bytes
 from sizing.model.graph import Graph

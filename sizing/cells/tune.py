@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sizing.base.parallel import Parallel
-from sizing.cells.profiles.required import CLOSE
+from sizing.cells.required import CLOSE
 
 Measure = Callable[[], float | None]
 """Runs a stage with one split and returns its seconds, or None if it does not fit; called at most once."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sizing.base.parallel import Parallel
 from sizing.cells.cell import CellPlan
 from sizing.cells.plan_estimate import Assembly, ProfiledSplit, name_of
-from sizing.cells.profiles.required import shard_of, splits_of
-from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.cells.required import shard_of, splits_of
+from sizing.cells.shards import ShardProfile, StageShard
 from sizing.cells.tune import Tuned, tune
 
 Profiler = Callable[[StageShard], ShardProfile | str]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
-from sizing.base.parallel import Parallel
-from sizing.choice.sources import Place, RankBatch
+from sizing.base.parallel import Parallel, Place, RankBatch
 from sizing.inventory.pools import GpuPool
 from sizing.inventory.shapes import GpuShape, shapes
 

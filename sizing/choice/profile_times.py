@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable, SizingError
 from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell
-from sizing.cells.comm import file
 from sizing.cells.comm.table import CommTables
+from sizing.cells.profiles import comm_tables
 from sizing.cells.profiles.profile import PRECISIONS, Setting, Source
-from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.profiles.sources import profiles_for
 from sizing.cells.profiles.store import Store
+from sizing.cells.shards import ShardProfile, StageShard
 from sizing.cells.size_graph import chain
 from sizing.choice.fit import By, GpuPlan
 from sizing.choice.fit import retimed as ranked
 from sizing.choice.layout import Layout
 from sizing.choice.timers.profiled_time import ProfiledTime
 from sizing.choice.timers.timers import slowest_of
-from sizing.inventory.site import Site
-from sizing.model import graphing
+from sizing.files.site import Site
+from sizing.model.child import graphing
 from sizing.model.graph import GRAPH_BATCH, Graph
 from sizing.model.request import ModelRequest
 
@@ -123,7 +123,7 @@ def retimed(
     graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
     if profiles is None or graph is None:
         return tuple(plans)
-    measured = profiles.timer(graph, file.of_site(site.folder), global_batch)
+    measured = profiles.timer(graph, comm_tables.of_site(site.folder), global_batch)
 
     def time(layout: Layout) -> Estimate | None:
         if layout.parallel.fsdp > 1:

@@ -6,25 +6,25 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from sizing.base.errors import DoesNotFit, SizingError, Untraceable, UsageError
-from sizing.base.parallel import Parallel
+from sizing.base.parallel import Parallel, RankBatch
 from sizing.base.progress import Progress
 from sizing.cells.cell import Stage
-from sizing.cells.comm import file
+from sizing.cells.profiles import comm_tables
 from sizing.cells.size_graph import chain
 from sizing.cells.stages import stages as cut
 from sizing.choice import profile_times, ran
 from sizing.choice.by_formula import Formula
 from sizing.choice.layout import Layout, Spread
 from sizing.choice.runs import JobRun
-from sizing.choice.sources import RankBatch, ends
+from sizing.choice.sources import ends
 from sizing.choice.timers.datasheet_time import Assumed, StagePart
 from sizing.choice.timers.timers import Slowest, StepTimeModel, TimerChain
 from sizing.choice.timers.with_runs import WithRuns
 from sizing.choice.tracer import Tracer, spread_of
+from sizing.files.site import Site
 from sizing.inventory.pools import GpuPool
 from sizing.inventory.shapes import shapes
-from sizing.inventory.site import Site
-from sizing.model import tracing
+from sizing.model.child import tracing
 from sizing.model.graph import GRAPH_BATCH, Graph
 from sizing.model.request import ModelRequest
 
@@ -129,7 +129,7 @@ def timers_of(
     measured = (
         None
         if profiles is None or graph is None
-        else profiles.timer(graph, file.of_site(site.folder), global_batch, splits.tensor)
+        else profiles.timer(graph, comm_tables.of_site(site.folder), global_batch, splits.tensor)
     )
     if measured is not None:
         timers.append(Slowest(measured))

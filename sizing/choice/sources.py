@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sizing.base.estimate import Estimate
-from sizing.base.parallel import Parallel
+from sizing.base.parallel import Parallel, RankBatch
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import Category, StepTrace
 from sizing.step_time import datasheet
@@ -40,23 +40,6 @@ class Source(Protocol):
     def micro_batch(self, parallel: Parallel, batch: int) -> int:
         """Return the part of a rank's batch that is processed at once."""
         ...
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RankBatch:
-    """The subject of a trace: one rank's batch in a spread."""
-
-    parallel: Parallel
-    batch: int
-
-    @property
-    def key(self) -> Parallel:
-        """The spread as far as memory depends on it: any number of replicas above one equals two."""
-        return Parallel(min(self.parallel.dp, 2), self.parallel.tp, self.parallel.fsdp)
-
-
-Place = tuple[str, int, int, RankBatch]
-"""The type of GPUs, the numbers of GPUs and of nodes, and the work of each GPU."""
 
 
 @dataclass

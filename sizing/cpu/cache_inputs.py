@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from sizing.base.errors import SizingError
 from sizing.cpu import bandwidth
-from sizing.cpu.cache_model import Loading
 from sizing.cpu.dataset import DataFiles
 from sizing.cpu.runs.measurement import PointResult
+from sizing.cpu.sensitivity.cache_model import Loading
 
 _LEAST_READ = 0.01
 """Share of the disk's rate: a command that reads less has its data mapped, or already in memory."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from sizing.base.errors import UsageError
 from sizing.base.json_fields import Fields, decoded
-from sizing.cpu.matrix import Matrices, Matrix, Recorded
+from sizing.cpu.sensitivity.matrix import Matrices, Matrix, Recorded
 
 GB = 10**9
 CPUS = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 9.0, 12.0, 24.0)

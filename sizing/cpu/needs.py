@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from sizing.base.database import Database, cache_folder
 from sizing.base.errors import SizingError
+from sizing.files.database import Database, cache_folder
 
 VERSION = 1
 _SCHEMA = """

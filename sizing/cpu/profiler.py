@@ -12,13 +12,14 @@ from pathlib import Path
 
 from sizing.base.errors import UsageError
 from sizing.base.estimate import Estimate
-from sizing.cpu import cache_inputs, cache_model, dataset, search
+from sizing.cpu import cache_inputs, dataset
 from sizing.cpu.dataset import DataFiles
-from sizing.cpu.matrix import Matrix
 from sizing.cpu.patterns import COUNT_MOST
-from sizing.cpu.rates import interval
 from sizing.cpu.runs.affinity import How, Kind
 from sizing.cpu.runs.measurement import ObservationLimits, PointProgress, PointResult, Runner, Unmeasured, too_few
+from sizing.cpu.sensitivity import cache_model, search
+from sizing.cpu.sensitivity.matrix import Matrix
+from sizing.cpu.sensitivity.rates import interval
 from sizing.cpu.store import Points, age_s, key_of
 
 _MOST_CPUS = 4096

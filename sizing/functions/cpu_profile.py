@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sizing.cpu import needs, profiler
-from sizing.cpu.matrix import Matrix
 from sizing.cpu.profiler import Profile, ProfileCost, ProfileRequest
 from sizing.cpu.runs.affinity import How
 from sizing.cpu.runs.measurement import ObservationLimits, PointProgress, PointResult
+from sizing.cpu.sensitivity.matrix import Matrix
 from sizing.cpu.words import age, cpus_in_words
+from sizing.files.site import HERE, Site
 from sizing.functions import cpu_node
-from sizing.inventory.site import HERE, Site
 from sizing.sbatch.cpu import CpuNeed, NodeResources
 
 _UNSURE = 0.2  # relative width of a rate's interval: one so wide hides twice the difference that the search looks for

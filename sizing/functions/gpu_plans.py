@@ -12,15 +12,15 @@ from sizing.choice.by_formula import Formula
 from sizing.choice.fit import By, GpuPlan, best_of, explore, with_runs
 from sizing.choice.fit import fit as ranked
 from sizing.choice.layout import Layout, layouts
-from sizing.choice.ran import Ran
 from sizing.choice.sources import Source
 from sizing.choice.tracer import Tracer, refuse_precision, spread_of
+from sizing.files.past_runs import Ran
+from sizing.files.site import HERE, InventorySource, Site
 from sizing.inventory.inventory import Inventory
 from sizing.inventory.pools import pools, within
-from sizing.inventory.site import HERE, InventorySource, Site
 from sizing.model import request
+from sizing.model.child.tracing import TIMEOUT_S
 from sizing.model.request import ModelRequest
-from sizing.model.tracing import TIMEOUT_S
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.start_estimate import asked as slurms_answer
 from slurm_plugin.read.client import SlurmClient

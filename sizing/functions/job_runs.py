@@ -15,10 +15,10 @@ from sizing.choice.ranking import By, StartAnswer
 from sizing.choice.run_timers import Splits, timers_of
 from sizing.choice.runs import START_UP_S, JobRun, Rejected
 from sizing.choice.tracer import refuse_precision
+from sizing.files.site import HERE, InventorySource, Site
 from sizing.inventory.pools import pools, within
-from sizing.inventory.site import HERE, InventorySource, Site
 from sizing.model import request
-from sizing.model.tracing import TIMEOUT_S
+from sizing.model.child.tracing import TIMEOUT_S
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.start_estimate import asked as slurms_answer
 from slurm_plugin.read.client import SlurmClient

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.base.progress import Progress, quiet
 from sizing.choice import ran
-from sizing.choice.ran import Ran
 from sizing.choice.tracer import Tracer
+from sizing.files import past_runs
+from sizing.files.past_runs import Ran
+from sizing.files.site import HERE, Site, text_of
 from sizing.inventory.gpus import GpuType
-from sizing.inventory.site import HERE, Site, text_of
-from sizing.model import launch
-from sizing.model.tracing import TIMEOUT_S
+from sizing.model.child import launch
+from sizing.model.child.tracing import TIMEOUT_S
 from sizing.step_time import checking
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.finished import FinishedJob, finished
@@ -66,7 +67,7 @@ def learn(
         in_use_bytes=in_use_bytes,
         host_bytes=over.host_bytes,
     )
-    ran.add(ran.usual_path(), used)
+    past_runs.add(past_runs.usual_path(), used)
     return used
 
 

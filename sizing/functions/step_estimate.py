@@ -9,15 +9,16 @@ from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.base.progress import Progress, quiet
-from sizing.base.threads import side_by_side
 from sizing.choice.by_formula import Formula
 from sizing.choice.curves import NETWORK_BYTES_S
 from sizing.choice.tracer import refuse_precision
+from sizing.files.site import HERE, Site
 from sizing.inventory.gpus import GpuType
-from sizing.inventory.site import HERE, Site
 from sizing.memory import formula, traced
 from sizing.memory.peak import MemoryPeak
-from sizing.model import request, tracing
+from sizing.model import request
+from sizing.model.child import tracing
+from sizing.model.child.threads import side_by_side
 from sizing.model.config import ModelConfig
 from sizing.model.trace import Target
 from sizing.step_time import checking, datasheet

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from sizing.base.errors import UsageError
+from sizing.files.site import text_of
 from sizing.model import config, huggingface
 from sizing.model.config import ModelConfig
 
 _FILE = re.compile(r"(?P<path>.+?\.json)(?::(?P<options>.*))?$")
 _BATCH = re.compile(r"(?:^|[:,])\s*b\s*=")
-_MOST_FILE_BYTES = 2**20
 _MOST_BATCH = 10**9
 
 
@@ -49,17 +48,13 @@ def _model(text: str) -> ModelConfig:
     found = _FILE.match(text)
     if found is None:
         return config.parse(text)
-    path = Path(found["path"])
+    path = found["path"]
+    text = text_of(path)
     try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror}; name a model's config.json") from None
-    try:
-        fields = json.loads(content) if len(content) <= _MOST_FILE_BYTES else None
+        fields = json.loads(text)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise UsageError(f"{path}: no JSON object; name the config.json of a model as transformers writes it")
-    model = huggingface.read(fields, name=str(path))
+    model = huggingface.read(fields, name=path)
     return config.with_options(model, found["options"]) if found["options"] else model

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sizing.base.estimate import Origin
-from sizing.cpu.matrix import CpuMemory, Matrix
+from sizing.cpu.sensitivity.matrix import CpuMemory, Matrix
 from sizing.sbatch.lines import SbatchLine
 
 GUARD = 0.1

@@ -15,8 +15,8 @@ from sizing.base.parallel import Parallel
 from sizing.inventory.file import parse
 from sizing.inventory.gpus import Checked, GpuType, recognise
 from sizing.memory.peak import guarded_bytes
-from sizing.model import launch, stepping
-from sizing.model.stepping import GpuStep
+from sizing.model.child import launch, stepping
+from sizing.model.child.stepping import GpuStep
 from sizing.model.trace import StepTrace
 from sizing.step_time import datasheet
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from sizing.base.errors import SizingError, UsageError
-from sizing.cpu.matrix import Matrices, Matrix
+from sizing.cpu.sensitivity.matrix import Matrices, Matrix
 from studies.simulation.engine import RESTART_S, simulate_in
 from studies.simulation.outcome import Outcome
 from studies.simulation.report import quantile

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sizing.base.errors import UsageError
-from sizing.cpu.matrix import Matrices
+from sizing.cpu.sensitivity.matrix import Matrices
 from studies.simulation.world import SimulatedJob
 from studies.synergy.packing.draw import Mix
 from studies.synergy.packing.types import Servers

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.sensitivity.matrix import Matrix
 from studies.simulation.world import Decision, Moment, SimulatedJob
 from studies.synergy.job_orders import Order, Standing
 from studies.synergy.packing.types import Packing, PackJob, Servers

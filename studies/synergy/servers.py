@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sizing.base.errors import UsageError
-from sizing.cpu.matrix import CpuMemory, Matrices
+from sizing.cpu.sensitivity.matrix import CpuMemory, Matrices
 from studies.simulation.world import CannotGive, SimulatedJob
 from studies.synergy.packing.types import Servers, Share
 

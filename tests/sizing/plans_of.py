@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sizing.base.errors import Untraceable
-from sizing.base.parallel import Parallel
-from sizing.choice.sources import RankBatch
+from sizing.base.parallel import Parallel, RankBatch
+from sizing.files.past_runs import Ran
 from sizing.inventory.inventory import GpuNodes, GpuType, Inventory, PartitionOffer
 from sizing.model.trace import OperatorTotals, StepTrace
 
 GIB = 2**30
+RAN = Ran("train.py:make_step", "w", "a100", 2, 1, 2, 1, 1, 64, 10**8, "home/42", 1e9, 0.5)
 
 
 def gpu(name: str = "a100", gib: float = 80, cost: float = 1.0, tflops: float = 312, slice: bool = False) -> GpuType:

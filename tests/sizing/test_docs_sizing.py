@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from sizing.base.errors import Untraceable
-from sizing.base.parallel import Parallel
-from sizing.choice.sources import RankBatch
-from sizing.model import tracing
+from sizing.base.parallel import Parallel, RankBatch
+from sizing.model.child import tracing
 from sizing.model.config import FAMILIES, KEYS
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import Step

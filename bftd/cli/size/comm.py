@@ -17,9 +17,9 @@ from bftd.cli.size.shared import inventory, size_options
 from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from sizing.cells.comm.file import Added
     from sizing.cells.comm.nccl import NcclRun
     from sizing.cells.comm.table import CommTables, Table
+    from sizing.cells.profiles.comm_tables import Added
 
 _LINK = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,5})")
 
@@ -52,9 +52,10 @@ def import_(
 
     A later import of the same collective over the same link replaces the earlier one, if it has all its sizes.
     """
-    from sizing.cells.comm import file, nccl
+    from sizing.cells.comm import nccl
     from sizing.cells.comm.table import PROGRAMS
-    from sizing.inventory.site import text_of
+    from sizing.cells.profiles import comm_tables
+    from sizing.files.site import text_of
 
     if kind and kind not in PROGRAMS:
         raise UsageError(f"--kind {kind}: {', '.join(PROGRAMS)}")
@@ -66,7 +67,7 @@ def import_(
             tables.append(_table(run, name, gpu_type, link_text, config_path))
             notes += [f"{name}, {run.kind}: {note}" for note in run.notes]
     path = site_path(config_path) if site else own_path()
-    _report(tables, file.add(path, tables, force=force), notes, path, as_json)
+    _report(tables, comm_tables.add(path, tables, force=force), notes, path, as_json)
 
 
 @comm.command()
@@ -85,8 +86,8 @@ def bench(
 
     It says nothing of GPUs: those are measured by nccl-tests, and imported.
     """
-    from sizing.cells.comm import file
     from sizing.cells.comm.bench import bench as measured
+    from sizing.cells.profiles import comm_tables
 
     tables, notes = measured(
         ranks, day=_today(), rounds=rounds, max_bytes=max_bytes, python=python, timeout_s=timeout_s
@@ -95,7 +96,7 @@ def bench(
     if ranks > cores:
         notes = (*notes, f"{ranks} processes shared {cores} cores: these are times of such a machine only")
     path = own_path() if save else None
-    added = file.add(path, tables, force=force) if path else file.Added()
+    added = comm_tables.add(path, tables, force=force) if path else comm_tables.Added()
     _report(tables, added, notes, path, as_json)
 
 
@@ -117,23 +118,23 @@ def show(config_path: str | None, as_json: bool) -> None:
 
 def own_path() -> Path:
     """Return the path of the user's own file of tables."""
-    from sizing.cells.comm import file
+    from sizing.cells.profiles import comm_tables
 
-    return file.own_path()
+    return comm_tables.own_path()
 
 
 def site_path(config_path: str | None = None) -> Path:
     """Return the path of the site's file of tables, next to the configuration in use."""
-    from sizing.cells.comm import file
+    from sizing.cells.profiles import comm_tables
 
-    return configuration.find(config_path).with_name(file.NAME)
+    return configuration.find(config_path).with_name(comm_tables.NAME)
 
 
 def found(config_path: str | None = None, *, extrapolate: bool = False) -> CommTables:
     """Return all tables in use; the user's own take precedence over the site's."""
-    from sizing.cells.comm import file
+    from sizing.cells.profiles import comm_tables
 
-    return file.load(site_path(config_path), own_path(), extrapolate=extrapolate)
+    return comm_tables.load(site_path(config_path), own_path(), extrapolate=extrapolate)
 
 
 def _today() -> str:
@@ -161,8 +162,8 @@ def _table(run: NcclRun, name: str, gpu_type: str, link_text: str, config_path: 
 
 def _type(gpu: str, name: str, config_path: str | None) -> str:
     """Return the catalogue's or the site's name of a type of GPU."""
+    from sizing.files.site import CORRECTIONS
     from sizing.inventory.gpus import CATALOGUE, recognise
-    from sizing.inventory.site import CORRECTIONS
 
     if gpu in CATALOGUE or gpu == "cpu":
         return gpu

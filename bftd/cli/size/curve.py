@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from bftd.protocol.curves import CurveEstimate
     from bftd.protocol.registration import NodeKind
     from elastic.options.elastic_option import ElasticSpec
-    from sizing.cells.profiles.shards import ShardProfile, StageShard
+    from sizing.cells.shards import ShardProfile, StageShard
     from sizing.choice.curves import Curve
     from sizing.inventory.gpus import GpuType
 
@@ -154,7 +154,7 @@ class ScriptStep:
 
     def _trace(self) -> Any:
         from sizing.base.parallel import Parallel
-        from sizing.model import tracing
+        from sizing.model.child import tracing
 
         if "trace" not in self._known:
             self._known["trace"] = tracing.trace(
@@ -174,8 +174,8 @@ class ScriptStep:
         """
         from sizing.base.errors import SizingError
         from sizing.cells.profiles.profile import Setting
-        from sizing.cells.profiles.shards import ShardProfile
         from sizing.cells.profiles.store import Store
+        from sizing.cells.shards import ShardProfile
         from sizing.choice.profile_times import AS_IT_IS
 
         source = f"{self.original or self.path}:{MODEL}"
@@ -197,7 +197,7 @@ class ScriptStep:
         return {}, ""
 
     def _run(self) -> Any:
-        from sizing.model import stepping, tracing
+        from sizing.model.child import stepping, tracing
 
         if "run" not in self._known:
             self._known["run"] = stepping.run(
@@ -273,7 +273,7 @@ def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s:
 def _classes_in(path: str) -> list[NodeKind]:
     from bftd.protocol.errors import Malformed
     from bftd.protocol.registration import NodeKind
-    from sizing.inventory.site import text_of
+    from sizing.files.site import text_of
 
     try:
         kinds = json.loads(text_of(path))

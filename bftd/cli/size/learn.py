@@ -17,7 +17,7 @@ from bftd.cli.size.shared import inventory, size_options
 from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from sizing.choice.ran import Ran
+    from sizing.files.past_runs import Ran
 
 
 @click.command()
@@ -48,7 +48,7 @@ def learn(
         _publish(words, as_json)
         return
     import sizing
-    from sizing.choice import ran
+    from sizing.files import past_runs
 
     if len(words) != 2:
         raise UsageError("name a training step and the report of a job: bft size learn train.py:make_step report.json")
@@ -65,14 +65,14 @@ def learn(
             progress=progress,
         )
     if as_json:
-        common.echo_json({**asdict(used), "file": str(ran.usual_path())})
+        common.echo_json({**asdict(used), "file": str(past_runs.usual_path())})
     else:
-        click.echo(f"{_words(used)}; kept in {ran.usual_path()}")
+        click.echo(f"{_words(used)}; kept in {past_runs.usual_path()}")
 
 
 def _publish(files: Sequence[str], as_json: bool) -> None:
     """Add users' runs to the centre's file: their lines are parsed and checked, and no user code is run."""
-    from sizing.choice import ran
+    from sizing.files import past_runs
 
     if not files:
         raise UsageError("name files of users: bft size learn --publish /home/*/.cache/bft/ran.jsonl")
@@ -81,7 +81,7 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
     runs: dict[str, Ran] = {}
     unread = 0
     for file in (target, *map(Path, files)):
-        found, note = ran.read(file)
+        found, note = past_runs.read(file)
         if note and file == target:
             raise BftError(f"{note}; mend or remove it, so that nothing in it is lost")
         if file != target and not file.exists():
@@ -90,9 +90,11 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
             click.echo(note, err=True)
             unread += 1
         runs |= {each.job: each for each in found}
-    text = "\n".join(map(ran.line_of, runs.values()))
-    if len(text) > ran.MOST_BYTES:
-        raise BftError(f"{target} would be larger than {ran.MOST_BYTES >> 20} MiB: remove old lines, or publish fewer")
+    text = "\n".join(map(past_runs.line_of, runs.values()))
+    if len(text) > past_runs.MOST_BYTES:
+        raise BftError(
+            f"{target} would be larger than {past_runs.MOST_BYTES >> 20} MiB: remove old lines, or publish fewer"
+        )
     common.write(target, text)
     if target.stat().st_mode & 0o777 != 0o644:
         try:
@@ -111,9 +113,9 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
 
 def _published() -> Path:
     """Return the path of the centre's file of runs, next to its configuration."""
-    from sizing.choice import ran
+    from sizing.files import past_runs
 
-    return configuration.find(None).with_name(ran.NAME)
+    return configuration.find(None).with_name(past_runs.NAME)
 
 
 def _words(used: Ran) -> str:

@@ -46,8 +46,8 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
     """
     from sizing.base.errors import DoesNotFit
     from sizing.choice.place import Placement, check, parse, trial
+    from sizing.files.site import in_file, text_of
     from sizing.inventory.inventory import emptied
-    from sizing.inventory.site import in_file, text_of
 
     wanted = parse(text_of(plans), name="standard input" if plans == "-" else plans)
     there = in_file(inventory_path)

@@ -69,11 +69,11 @@ def profile(
     ~/.cache/bft, where bft size cells, choose and fit find them.
     """
     from sizing.cells import stages
-    from sizing.cells.profiles.hybrids import close
+    from sizing.cells.hybrids import close
     from sizing.cells.profiles.profile import Setting
-    from sizing.cells.profiles.shards import ShardProfile
     from sizing.cells.profiles.store import Store
     from sizing.cells.profiles.work import ProfileWork, wanted_of
+    from sizing.cells.shards import ShardProfile
     from sizing.model import request
     from sizing.model.graph import GRAPH_BATCH
 

@@ -16,7 +16,7 @@ from bftd.cli.size.shared import inventory, size_options
 if TYPE_CHECKING:
     from sizing.cells.plan_estimate import Assembly
     from sizing.cells.profiles.profile import Setting, Source
-    from sizing.cells.profiles.shards import ShardProfile, StageShard
+    from sizing.cells.shards import ShardProfile, StageShard
     from sizing.cells.tune_cell import Profiler, TunedCell
 
 _CPU = "cpu"
@@ -46,7 +46,7 @@ def split(as_json: bool, **given: Any) -> None:
     """
     from sizing.cells import plan_estimate, stages
     from sizing.cells.profiles.profile import Setting
-    from sizing.cells.profiles.required import micro_batches_of
+    from sizing.cells.required import micro_batches_of
     from sizing.cells.tune_cell import tune_cell
     from sizing.model import request
     from sizing.model.graph import GRAPH_BATCH

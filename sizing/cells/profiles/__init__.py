@@ -1,1 +1,1 @@
-"""Profiles of stages that were run on one device, and their cache."""
+"""Measurements for cells: profiles of stages on one device, their cache, and files of communication tables."""

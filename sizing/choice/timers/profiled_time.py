@@ -10,7 +10,7 @@ from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.plan_estimate import Assembly, assembly, fastest, name_of
-from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.cells.shards import ShardProfile, StageShard
 from sizing.cells.stages import stages as cut
 from sizing.choice.layout import Layout, TimedLayout
 from sizing.inventory.shapes import GpuShape

@@ -17,7 +17,7 @@ from typing import Any
 from sizing.base.errors import SizingError
 from sizing.cpu.runs import supervisor
 from sizing.cpu.runs.affinity import message_of
-from sizing.model.launch import end_marked
+from sizing.model.child.launch import end_marked
 
 _MARK = "BFT_CPU"
 _KEPT_BYTES = 32 * 2**20

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from sizing.base.errors import SizingError, UsageError
 from sizing.base.estimate import Estimate
 from sizing.cpu.patterns import COUNT_MOST, Group, OutputLines, Pattern
-from sizing.cpu.rates import Count, Seen, Steady, interval, steady
 from sizing.cpu.runs.affinity import Kind
+from sizing.cpu.sensitivity.rates import Count, Seen, Steady, interval, steady
 
 Unit = Literal["samples/s", "steps/s", "as printed"]
 Phase = Literal["starting", "warming up", "measuring"]

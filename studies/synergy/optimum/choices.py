@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sizing.cpu.matrix import CpuMemory
+from sizing.cpu.sensitivity.matrix import CpuMemory
 from studies.synergy.packing.free_servers import ROUNDING
 from studies.synergy.packing.job_options import Option, menu
 from studies.synergy.packing.throughput import base

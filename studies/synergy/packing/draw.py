@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from sizing.base.errors import UsageError
-from sizing.cpu.matrix import Matrices
+from sizing.cpu.sensitivity.matrix import Matrices
 from studies.synergy.packing.types import PackJob
 
 KINDS = ("image", "language", "speech")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sizing.base.errors import SizingError
-from sizing.cpu.matrix import CpuMemory
+from sizing.cpu.sensitivity.matrix import CpuMemory
 from studies.synergy.packing.types import PackJob, Servers, Share
 
 # Relative tolerance for rounding in sums of shares of a server.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from sizing.cpu.matrix import CpuMemory, Matrix
+from sizing.cpu.sensitivity.matrix import CpuMemory, Matrix
 
 
 class Option(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizing.cpu.matrix import CpuMemory
+from sizing.cpu.sensitivity.matrix import CpuMemory
 from studies.synergy.packing.free_servers import GPUS_ALONE, FreeServers, exceeds, refuse_too_many
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 

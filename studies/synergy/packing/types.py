@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from sizing.cpu.matrix import CpuMemory, Matrix
+from sizing.cpu.sensitivity.matrix import CpuMemory, Matrix
 
 
 @dataclass(frozen=True, slots=True)

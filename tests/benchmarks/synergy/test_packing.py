@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.synergy import packing as benchmark
 from sizing.cpu.matrices_file import load
-from sizing.cpu.matrix import Matrix, Recorded
+from sizing.cpu.sensitivity.matrix import Matrix, Recorded
 
 pytestmark = pytest.mark.slow
 

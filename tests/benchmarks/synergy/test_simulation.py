@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.synergy import simulation
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.sensitivity.matrix import Matrix
 from studies.synergy.job_orders import ORDERS
 from studies.synergy.packing.packers import PACKERS
 

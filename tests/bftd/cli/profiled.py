@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sizing.cells.comm import file
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import table
+from sizing.cells.profiles import comm_tables
 from sizing.cells.profiles.profile import Setting
-from sizing.cells.profiles.shards import StageShard
 from sizing.cells.profiles.store import Store, by_files
-from sizing.model import graphing
+from sizing.cells.shards import StageShard
+from sizing.model.child import graphing
 from sizing.model.graph import Graph, Operator
 from tests.sizing.cells.made import profile_of
 
@@ -42,7 +42,7 @@ def profiled(
     Store().put(model, Setting("adam", precision), results)
     if links:
         sizes = {4**at * 1024: [1e-4 * (at + 1)] for at in range(9)}
-        file.save(
-            file.own_path(),
+        comm_tables.save(
+            comm_tables.own_path(),
             [table("all_reduce", Link(kind, count, 1), sizes, "nccl-tests", "2026-11-01") for count in (2, 4)],
         )

@@ -8,7 +8,7 @@ from sizing.base.estimate import Estimate, Origin
 from sizing.base.parallel import Parallel
 from sizing.cells.cell import Cell, Stage
 from sizing.cells.comm.protocol import Link
-from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
+from sizing.cells.shards import Exchange, ShardProfile, StageShard
 from sizing.model.graph import Graph, Operator
 
 GIB = 2**30

@@ -11,7 +11,7 @@ from sizing.cells.comm.bench import bench
 from sizing.cells.comm.table import CommTables
 from sizing.cells.plan_estimate import assembly, fastest
 from sizing.cells.profiles.profile import profile
-from sizing.cells.profiles.required import wanted
+from sizing.cells.required import wanted
 from sizing.model.config import parse
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from sizing.base.parallel import Parallel
 from sizing.cells.cell import Cell, CellEstimate
 from sizing.cells.comm.protocol import Link
 from sizing.cells.plan_estimate import assembly, fastest, hybrids, peak_of
-from sizing.cells.profiles.required import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
-from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
+from sizing.cells.required import micro_batches_of, more_micro_batches, shard_of, splits_of, wanted
+from sizing.cells.shards import Exchange, ShardProfile, StageShard
 from sizing.memory.peak import guarded_bytes
 from tests.sizing.cells.made import DATA, GIB, TENSOR, Wires, cell_of, graph_of, profile_of, with_peak
 from tests.support.messages import wording

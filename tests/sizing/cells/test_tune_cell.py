@@ -12,7 +12,7 @@ from sizing.cells import plan_estimate
 from sizing.cells.cell import Cell
 from sizing.cells.comm import table
 from sizing.cells.plan_estimate import Assembly
-from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
+from sizing.cells.shards import Exchange, ShardProfile, StageShard
 from sizing.cells.tune_cell import TunedCell, tune_cell
 from tests.sizing.cells.made import GIB, Wires, cell_of, graph_of, profile_of
 from tests.support.messages import says

@@ -13,7 +13,7 @@ from sizing.base.parallel import Parallel
 from sizing.choice import curves
 from sizing.choice.curves import Curve, Nodes
 from sizing.inventory.gpus import CATALOGUE
-from sizing.model.stepping import RealStep
+from sizing.model.child.stepping import RealStep
 from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace
 from sizing.step_time import datasheet
 

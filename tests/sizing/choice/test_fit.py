@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sizing.base.errors import Untraceable
-from sizing.base.parallel import Parallel
+from sizing.base.parallel import Parallel, RankBatch
 from sizing.choice.fit import MOST_TRACES, GpuPlan, best_of, explore
 from sizing.choice.layout import Layout, Spread, layouts
-from sizing.choice.sources import RankBatch, Traces
+from sizing.choice.sources import Traces
 from sizing.inventory.inventory import PartitionOffer
 from sizing.inventory.pools import pools
 from sizing.memory.peak import guarded_bytes

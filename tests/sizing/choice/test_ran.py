@@ -1,33 +1,31 @@
-"""What jobs used that have run: reported, kept a line each, read back, and what the next plan makes of it."""
+"""What jobs used that have run: reported, compared with a step, and what the next plan makes of it."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
-from sizing.base.parallel import Parallel
+from sizing.base.parallel import Parallel, RankBatch
 from sizing.choice import ran
 from sizing.choice.layout import Layout, TimedLayout
-from sizing.choice.ran import Ran, work_of
-from sizing.choice.sources import RankBatch, Traces
+from sizing.choice.ran import work_of
+from sizing.choice.sources import Traces
+from sizing.files.past_runs import Ran
 from sizing.inventory.shapes import GpuShape
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 from tests.sizing.choice.cells_of import pool
-from tests.sizing.plans_of import GIB, trace
+from tests.sizing.plans_of import GIB, RAN, trace
 from tests.support.messages import excerpt, says, wording
 
-RAN = Ran("train.py:make_step", "w", "a100", 2, 1, 2, 1, 1, 64, 10**8, "home/42", 1e9, 0.5)
 POINT = RankBatch(Parallel(2), 64)
 GPU_BYTES = 78 * GIB
 TRACED = Estimate(60 * GIB, 60 * GIB, guarded_bytes(60 * GIB), "traced")
@@ -42,55 +40,6 @@ def used(runs: Sequence[Ran], peak: Estimate, gpu_bytes: int) -> TimedLayout:
     layout = Layout(GpuShape(replace(pool(), gpu_bytes=gpu_bytes), 1, 2), (Parallel(2),), 128)
     assert layout.place == RAN.place
     return ran.used(runs, layout, peak)
-
-
-def test_a_run_is_read_back_as_it_was_kept_and_others_are_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "deeper" / "ran.jsonl"
-    assert ran.read(file, RAN.step) == ([], "")
-    runs = [RAN, replace(RAN, job="home/43", step_s=0.25, peak_bytes=5, in_use_bytes=7, host_bytes=9)]
-    other = replace(RAN, step="other.py:make_step", job="home/44")
-    for each in (*runs, other):
-        ran.add(file, each)
-    assert ran.read(file, RAN.step) == (runs, "")
-    assert ran.read(file) == ([*runs, other], "")
-    mended = replace(RAN, batch=32, work="v")
-    ran.add(file, mended)
-    assert ran.read(file, RAN.step) == ([mended, runs[1]], ""), "of a job that was learnt twice the later line counts"
-    ran.add(file, replace(RAN, step=other.step))
-    assert ran.read(file, RAN.step) == ([runs[1]], "")
-
-
-def test_lines_that_are_no_runs_are_told_and_keep_no_other_from_being_read(tmp_path: Path) -> None:
-    file = tmp_path / "ran.jsonl"
-    ran.add(file, RAN)
-    good = file.read_text().strip()
-    broken = (good[:-20], good.replace('"gpus": 2', '"gpus": 3'), good.replace('"batch"', '"patch"'), f"[{good}]")
-    file.write_bytes(b"\n".join([*map(str.encode, broken), b"\xff" + good.encode(), good.encode()]) + b"\n")
-    found, said = ran.read(file, RAN.step)
-    assert found == [RAN]
-    assert says(said, "sizing.ran.some_damaged", path=str(file), damaged="5 lines")
-    file.write_text(good[:-20])
-    ran.add(file, RAN)
-    found, said = ran.read(file, RAN.step)
-    assert found == [RAN], "what a full disk has cut takes no other with it"
-    assert says(said, "sizing.ran.some_damaged", damaged="1 line")
-
-
-def test_a_file_that_cannot_be_read_is_told_and_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
-        found, said = ran.read(path)
-        assert found == []
-        assert says(said, "sizing.ran.unreadable", path=str(path))
-    file = tmp_path / "ran.jsonl"
-    ran.add(file, RAN)
-    monkeypatch.setattr(ran, "MOST_BYTES", 10)
-    assert says(ran.read(file)[1], "sizing.ran.too_large", path=str(file))
-    with pytest.raises(SizingError) as unwritten:
-        ran.add(tmp_path, RAN)
-    assert says(str(unwritten.value), "sizing.ran.unwritable", path=str(tmp_path))
-    with pytest.raises(UsageError):
-        ran.add(file, replace(RAN, peak_bytes=2**64))
 
 
 def test_a_step_is_known_by_what_is_traced_of_it_and_not_by_when_and_with_which_torch() -> None:

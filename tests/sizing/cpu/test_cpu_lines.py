@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.sensitivity.matrix import Matrix
 from sizing.sbatch.cpu import GUARD, GUARD_LEAST_BYTES, CpuNeed, NodeResources, slurm_size
 from tests.support.messages import says, wording
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file
-from sizing.cpu.matrix import CpuMemory
+from sizing.cpu.sensitivity.matrix import CpuMemory
 from tests.support.messages import excerpt, fragment, pattern, wording
 
 

@@ -15,7 +15,7 @@ from sizing.base.parallel import Parallel
 from sizing.inventory.file import parse
 from sizing.inventory.gpus import CATALOGUE, Checked, GpuType
 from sizing.memory.peak import guarded_bytes
-from sizing.model.stepping import GpuStep
+from sizing.model.child.stepping import GpuStep
 from sizing.model.trace import OperatorTotals, StepTrace
 from sizing.step_time import checking, datasheet
 from sizing.step_time.checking import ComparedStep

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sizing.base.estimate import Estimate
-from sizing.base.parallel import Parallel
-from sizing.choice.sources import RankBatch
+from sizing.base.parallel import Parallel, RankBatch
 from sizing.inventory.gpus import GpuType
 from sizing.step_time import datasheet
 from sizing.step_time.datasheet import StepWork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizing.cpu.matrix import Matrix, Recorded
+from sizing.cpu.sensitivity.matrix import Matrix, Recorded
 from studies.simulation.world import SimulatedJob
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 

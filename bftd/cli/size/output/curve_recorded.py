@@ -10,7 +10,7 @@ from bftd.base.errors import UsageError
 from bftd.cli import common
 
 if TYPE_CHECKING:
-    from sizing.cpu.matrix import Matrix
+    from sizing.cpu.sensitivity.matrix import Matrix
 
 
 def show(path: str | None, model: str | None, as_json: bool, *, others: bool) -> None:
@@ -40,8 +40,8 @@ def show(path: str | None, model: str | None, as_json: bool, *, others: bool) ->
 
 def played(matrix: Matrix) -> tuple[dict[str, float], dict[float, float]]:
     """Return the numbers of the JSON, and the points tried, in order, with their rates."""
-    from sizing.cpu import search
     from sizing.cpu.matrices_file import GB
+    from sizing.cpu.sensitivity import search
 
     rates = dict(zip(matrix.cpus, map(max, matrix.rates), strict=True))
     found = search.search(matrix.cpus, rates.__getitem__)

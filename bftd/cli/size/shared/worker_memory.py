@@ -88,7 +88,7 @@ def _need(spec: ElasticSpec, step: StepFunction, path: Path, python: str, batch:
     from sizing.base.errors import SizingError
     from sizing.base.parallel import Parallel
     from sizing.memory import traced
-    from sizing.model import tracing
+    from sizing.model.child import tracing
 
     unchecked = f"{path.name}: whether a worker fits the GPUs is not checked"
     if spec.container:

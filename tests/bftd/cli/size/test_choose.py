@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sizing.cells.profiles.profile import Setting
-from sizing.cells.profiles.shards import StageShard
 from sizing.cells.profiles.store import Store
-from sizing.model import graphing
+from sizing.cells.shards import StageShard
+from sizing.model.child import graphing
 from sizing.model.config import parse
 from tests.bftd.cli.profiled import GRAPH, KIND, profiled
 from tests.bftd.cli.sizing_commands import GPT, SizeTerminal

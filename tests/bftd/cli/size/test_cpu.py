@@ -18,9 +18,9 @@ from bftd.cli.size.output import cpu as size_cpu_shown
 from bftd.cli.size.output import cpu_plot
 from sizing.base.estimate import Estimate
 from sizing.cpu import profiler
-from sizing.cpu.matrix import Matrix
 from sizing.cpu.profiler import Profile, ProfileCost, ProfileRequest
 from sizing.cpu.runs.measurement import PointProgress, PointResult
+from sizing.cpu.sensitivity.matrix import Matrix
 from sizing.sbatch.cpu import CpuNeed
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, fragment, pattern, says, wording

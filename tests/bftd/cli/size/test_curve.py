@@ -14,10 +14,10 @@ from sizing.base.errors import Untraceable
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.cells.profiles.profile import Setting, Unfit
-from sizing.cells.profiles.shards import ShardProfile, StageShard
 from sizing.cells.profiles.store import Store, by_files
-from sizing.model import stepping, tracing
-from sizing.model.stepping import RealStep
+from sizing.cells.shards import ShardProfile, StageShard
+from sizing.model.child import stepping, tracing
+from sizing.model.child.stepping import RealStep
 from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.sizing.cells.made import profile_of

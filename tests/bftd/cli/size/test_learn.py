@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sizing.choice import ran
+from sizing.files import past_runs
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import says, wording
@@ -138,7 +138,7 @@ def test_what_is_published_is_not_lost_and_stops_nobody(bft: SizeTerminal, monke
     assert refused.code == 1
     assert says(refused.err, "cli.size_learn.lost")
     target.write_text(own.read_text())
-    monkeypatch.setattr(ran, "MOST_BYTES", len(own.read_text()) + 10)
+    monkeypatch.setattr(past_runs, "MOST_BYTES", len(own.read_text()) + 10)
     assert learn(bft, job="43").code == 0
     own.write_text(own.read_text().splitlines()[1] + "\n")
     large = bft("size", "learn", "--publish", str(own))
@@ -146,7 +146,7 @@ def test_what_is_published_is_not_lost_and_stops_nobody(bft: SizeTerminal, monke
     assert says(large.err, "cli.size_learn.too_large")
     assert len(target.read_text().splitlines()) == 1
     with monkeypatch.context() as context:
-        context.setattr(ran, "MOST_BYTES", 2**20)
+        context.setattr(past_runs, "MOST_BYTES", 2**20)
         context.setattr(Path, "chmod", lambda *_: (_ for _ in ()).throw(PermissionError(1, "not yours")))
         target.unlink()
         mask = os.umask(0o077)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sizing.cells.comm import file
 from sizing.cells.comm import table as comm
 from sizing.cells.comm.protocol import Link
+from sizing.cells.profiles import comm_tables
 from tests.support.messages import excerpt, says, wording
 from tests.support.terminal import Run, Terminal
 
@@ -76,7 +76,7 @@ def test_a_users_own_model_is_tuned_by_profiles_that_are_kept(run: Run, tmp_path
     assert says(error, "sizing.cells_comm.bench_command", per_node=2)  # no table yet: said, not guessed
     link = Link("cpu", 2, 1)
     table = comm.table("all_reduce", link, {1024: [1e-4], 2**26: [1e-2]}, "made up", "2026-01-01")
-    file.save(tmp_path / "home" / "bft" / "comm.json", [table])
+    comm_tables.save(tmp_path / "home" / "bft" / "comm.json", [table])
     code, said, _ = run(*words)
     assert code == 0
     found = json.loads(said)

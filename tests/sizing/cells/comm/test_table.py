@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sizing.base.errors import NoTable, UsageError
-from sizing.cells.comm import file
 from sizing.cells.comm import table as comm
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import CommTables, Table, TimedSize
+from sizing.cells.profiles import comm_tables
 from tests.support.messages import excerpt, fragment, says, wording
 
 pytestmark = pytest.mark.slow
@@ -143,9 +143,9 @@ def test_tables_come_back_from_their_file_as_they_were(samples: dict[int, list[f
 
 def test_a_file_is_written_whole_and_read_by_those_who_have_none(tmp_path: Path) -> None:
     path = tmp_path / "config" / "bft" / "comm.json"
-    assert file.read(path) == ()
-    file.save(path, [table((1024, 1.0))])
-    assert file.read(path) == (table((1024, 1.0)),)
+    assert comm_tables.read(path) == ()
+    comm_tables.save(path, [table((1024, 1.0))])
+    assert comm_tables.read(path) == (table((1024, 1.0)),)
     assert [each.name for each in path.parent.iterdir()] == ["comm.json"]
 
 
@@ -155,18 +155,18 @@ def test_those_who_add_tables_at_once_lose_none(tmp_path: Path) -> None:
     def add(nodes: int) -> None:
         for kind in comm.PROGRAMS:
             new = [table((1024, 1.0), kind=kind, link=Link("a100-sxm-80gb", 8, nodes))]
-            assert file.add(path, new) == file.Added()
+            assert comm_tables.add(path, new) == comm_tables.Added()
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(1, 9)))
-    assert len(file.read(path)) == 8 * len(comm.PROGRAMS)
+    assert len(comm_tables.read(path)) == 8 * len(comm.PROGRAMS)
 
 
 def test_the_users_own_tables_count_before_the_sites(tmp_path: Path) -> None:
     site, own = tmp_path / "site.json", tmp_path / "own.json"
-    file.save(site, [table((1024, 1.0)), table((1024, 5.0), kind="broadcast")])
-    file.save(own, [table((1024, 2.0))])
-    tables = file.load(site, own)
+    comm_tables.save(site, [table((1024, 1.0)), table((1024, 5.0), kind="broadcast")])
+    comm_tables.save(own, [table((1024, 2.0))])
+    tables = comm_tables.load(site, own)
     assert tables.time_s("all_reduce", 1024, FOUR).value == 2.0
     assert tables.time_s("broadcast", 1024, FOUR).value == 5.0
 
@@ -198,7 +198,7 @@ def test_a_file_that_is_damaged_is_refused_with_the_place(tmp_path: Path, text: 
     path = tmp_path / "comm.json"
     path.write_text(text)
     with pytest.raises(UsageError) as error:
-        file.load(path)
+        comm_tables.load(path)
     assert why in str(error.value)
     assert str(path) in str(error.value)
     assert says(str(error.value), "sizing.cells_comm_file.mend")

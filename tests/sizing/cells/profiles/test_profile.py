@@ -11,8 +11,9 @@ import pytest
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.cells.profiles.profile import Profiled, Setting, Unfit, profiled
-from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
-from sizing.model import config, graphing, launch
+from sizing.cells.shards import Exchange, ShardProfile, StageShard
+from sizing.model import config
+from sizing.model.child import graphing, launch
 from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet
 from tests.support.messages import pattern, says

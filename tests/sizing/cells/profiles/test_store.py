@@ -16,9 +16,9 @@ from sizing.base.errors import NoProfile, SizingError
 from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Stage
 from sizing.cells.profiles.profile import Setting, Unfit
-from sizing.cells.profiles.shards import Exchange, ShardProfile, StageShard
 from sizing.cells.profiles.sources import profiles_for
 from sizing.cells.profiles.store import Store, by_files, by_sizes
+from sizing.cells.shards import Exchange, ShardProfile, StageShard
 from sizing.model import config
 from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet

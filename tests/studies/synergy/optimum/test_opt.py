@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sizing.base.errors import SizingError
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.sensitivity.matrix import Matrix
 from studies.synergy.optimum import opt, server_patterns
 from studies.synergy.optimum.pooled import bounds
 from studies.synergy.packing import priced, proportional, throughput, tune

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.sensitivity.matrix import Matrix
 from studies.synergy.packing.check import broken
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share
 from tests.support.messages import excerpt, says, wording

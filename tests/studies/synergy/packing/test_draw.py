@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sizing.base.errors import UsageError
-from sizing.cpu.matrix import Matrix, Recorded
+from sizing.cpu.sensitivity.matrix import Matrix, Recorded
 from studies.synergy.packing import proportional, throughput, tune
 from studies.synergy.packing.draw import draw, mix_of
 from studies.synergy.packing.packers import PACKERS, packer

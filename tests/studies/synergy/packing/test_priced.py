@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.synergy import generated_packing as generated
 from sizing.base.errors import SizingError
-from sizing.cpu.matrix import Matrix
+from sizing.cpu.sensitivity.matrix import Matrix
 from studies.synergy.packing import priced, throughput
 from studies.synergy.packing.check import broken
 from studies.synergy.packing.types import Packing, PackJob, Servers, Share

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sizing.cpu.matrix import CpuMemory
+from sizing.cpu.sensitivity.matrix import CpuMemory
 from studies.synergy.packing.greedy_fill import Places, Prices
 from studies.synergy.packing.job_options import Option
 from studies.synergy.packing.swaps import LEAST, swap

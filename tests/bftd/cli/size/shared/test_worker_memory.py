@@ -17,7 +17,7 @@ from elastic.options.elastic_option import ElasticSpec
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
 from sizing.inventory.gpus import CATALOGUE, GpuType
-from sizing.model import tracing
+from sizing.model.child import tracing
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sizing.cpu import cache_model, search
-from sizing.cpu.cache_model import Loading
-from sizing.cpu.matrix import CpuMemory
+from sizing.cpu.sensitivity import cache_model, search
+from sizing.cpu.sensitivity.cache_model import Loading
+from sizing.cpu.sensitivity.matrix import CpuMemory
 
 GB = 10**9
 ITEMS = 2_000

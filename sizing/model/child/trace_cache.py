@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sizing.base.database import cache_folder
-from sizing.model.launch import CHILD
+from sizing.files.database import cache_folder
+from sizing.model.child.launch import CHILD
 from sizing.tracer.dependencies import digest
 
 MOST = 500
@@ -31,7 +31,7 @@ _KINDS = ("files", "folders", "environ")
 _OF_PYTHON = ("PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 """Prefixes of variables that say where modules and libraries come from, before a step is run."""
 _NOT_KEPT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)  # RuntimeError: no home folder
-_CODE = (Path(__file__).parent, CHILD)
+_CODE = (Path(__file__).parents[1], CHILD)
 
 
 class CachedAnswer:

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from milp import Plan, Problem, UnsupportedError, solve, solving, verify
+from milp import Plan, Problem, UnsupportedError, solve, verify
 from milp.solver import Effort, Feature, Solver, SolverAnswer
+from milp.solvers import solving
 from milp.solvers.registry import every
 
 

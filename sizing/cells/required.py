@@ -9,7 +9,7 @@ from __future__ import annotations
 from sizing.base.errors import UsageError
 from sizing.base.parallel import Parallel
 from sizing.cells.cell import Cell, Stage
-from sizing.cells.profiles.shards import StageShard
+from sizing.cells.shards import StageShard
 
 CLOSE = 0.15
 """If extremes differ by less than this share, they say little about the splits between them."""

@@ -93,7 +93,7 @@ def text_of(path: str) -> str:
             with Path(path).open("rb") as file:
                 raw = file.read(_MOST_BYTES + 1)
         if len(raw) > _MOST_BYTES:
-            raise UsageError(f"{where} has more than {_MOST_BYTES >> 20} MiB: no file of GPUs or plans is so large")
+            raise UsageError(f"{where} has more than {_MOST_BYTES >> 20} MiB: no file that sizing reads is so large")
         return raw.decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"cannot read {where}: {error.strerror}") from None

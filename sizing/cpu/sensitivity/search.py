@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sizing.base.errors import SizingError
-from sizing.cpu.matrix import SATURATED
+from sizing.cpu.sensitivity.matrix import SATURATED
 
 THRESHOLD = 0.1
 """The share by which the best must be faster for the search to go on among more CPUs (Synergy, section 3.1)."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sizing.cpu.rates import Count, Seen, interval, steady
+from sizing.cpu.sensitivity.rates import Count, Seen, interval, steady
 
 
 def series(*parts: tuple[float, float], apart_s: float = 0.1) -> list[Seen]:

@@ -9,7 +9,7 @@ from sizing.base.errors import NoTable, UsageError
 from sizing.cells.cell import Cell
 from sizing.cells.comm.protocol import Communication
 from sizing.cells.plan_estimate import assembly, hybrids
-from sizing.cells.profiles.shards import ShardProfile, StageShard
+from sizing.cells.shards import ShardProfile, StageShard
 from sizing.model.graph import Graph
 
 

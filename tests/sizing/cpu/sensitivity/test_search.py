@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sizing.base.errors import SizingError
-from sizing.cpu import search
-from sizing.cpu.matrix import SATURATED
-from sizing.cpu.search import SearchState
+from sizing.cpu.sensitivity import search
+from sizing.cpu.sensitivity.matrix import SATURATED
+from sizing.cpu.sensitivity.search import SearchState
 from tests.support.messages import pattern
 
 RISING = st.lists(st.floats(0.01, 100.0), min_size=1, max_size=70).map(sorted)

@@ -28,8 +28,8 @@ class Matrix:
     `rates[i][j]` is with `cpus[i]` and `memory_bytes[j]`, in samples/s or relative to any one point, for the whole job;
     0 means that it does not run, or that there is no such server. `origins[i]` is the origin of a row's rate with all
     the memory; columns with less are computed unless the file has them all. `searched` is the number of CPUs that a
-    search found sufficient (sizing/cpu/search.py), None if no rate is uncertain. Raises ValueError for wrong shapes or
-    orders.
+    search found sufficient (`sizing.cpu.sensitivity.search`), None if no rate is uncertain. Raises ValueError for wrong
+    shapes or orders.
     """
 
     gpus: int

@@ -8,8 +8,8 @@ there, so an epoch takes as long as the slower of both:
 
 The processes' memory comes first: with less, the job does not run, and memory above it caches. This is the best that a
 loader with such a cache can do: if fetching and working take about as long, a run of misses makes the work wait, which
-cost up to a tenth with 32 items fetched ahead (tests/sizing/cpu/test_cache_model.py). The page cache is not such a
-cache: it evicts data that is needed next, and with less memory than the data it helps less than this says.
+cost up to a tenth with 32 items fetched ahead (tests/sizing/cpu/sensitivity/test_cache_model.py). The page cache is not
+such a cache: it evicts data that is needed next, and with less memory than the data it helps less than this says.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sizing.base.estimate import Origin
-from sizing.cpu.matrix import Matrix
-from sizing.cpu.search import SearchState, curve
+from sizing.cpu.sensitivity.matrix import Matrix
+from sizing.cpu.sensitivity.search import SearchState, curve
 
 _PARTS = 8  # columns of the axis, as parts of the cacheable data
 
