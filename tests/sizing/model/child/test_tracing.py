@@ -309,7 +309,7 @@ def test_the_traced_process_goes_with_the_one_that_asked(tmp_path: Path) -> None
     told = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))"
     where = written(tmp_path, f"import os, time\n{told}\ntime.sleep(60)\ndef make_step(batch_size): pass\n")
     code = (
-        "from sizing.model import tracing\nfrom sizing.base.parallel import Parallel\n"
+        "from sizing.model.child import tracing\nfrom sizing.base.parallel import Parallel\n"
         f"tracing.trace({where!r}, 1, Parallel(), python={sys.executable!r})"
     )
     asker = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[4])
