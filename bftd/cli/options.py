@@ -5,9 +5,28 @@ from __future__ import annotations
 import math
 
 import click
+from click.core import ParameterSource
+
+from bftd.base.errors import UsageError
 
 config = click.option("--config", "config_path", metavar="FILE", help="Configuration that names the daemon.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def given() -> set[str]:
+    """Return the names of the parameters that stand on the command line."""
+    context = click.get_current_context()
+    return {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def refuse_idle(names: tuple[str, ...], why: str) -> None:
+    """Raise UsageError if one of these options stands on the command line, where it has no effect.
+
+    `why` is a predicate that says what the option needs.
+    """
+    for param in click.get_current_context().command.params:
+        if param.name in names and param.name in given():
+            raise UsageError(f"{max(param.opts, key=len)} {why}")
 
 
 def above_zero(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:

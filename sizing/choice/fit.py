@@ -48,11 +48,11 @@ class GpuPlan(TimedLayout):
     start: str | None = None
     why: tuple[str, ...] = ()
 
-    def lines(self, tasks_per_node: int | None = None) -> tuple[SbatchLine, ...]:
-        """Return the lines that ask Slurm for it; `tasks_per_node` is that of the user's script."""
+    def lines(self, tasks_per_node: int | None = None, launcher: str = "") -> tuple[SbatchLine, ...]:
+        """Return the lines that ask Slurm for it; `tasks_per_node` and `launcher` are those of the user's script."""
         sizes = [(name, getattr(self.parallel, name)) for name in ("dp", "tp", "fsdp")]
         spread = " x ".join(f"{name} {size}" for name, size in sizes if size > 1 or name == "dp")
-        return written(self.shape, spread, self.peak, self.host_bytes, tasks_per_node)
+        return written(self.shape, spread, self.peak, self.host_bytes, tasks_per_node, launcher)
 
     def to_json(self) -> dict[str, Any]:
         """Return the form of a plan in `bft size fit --json` and in the files that `bft size place` reads."""

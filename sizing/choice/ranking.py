@@ -143,7 +143,9 @@ def why(best: Sequence[JobRun], now_s: float, by: By | None = None) -> str:
     among = "" if by == "gpu-hours" else " of those that may end first"
     least = min(run.gpu_hours.value for run in best if run.ends_s(now_s).value <= _reach_s(soonest, now_s, by))
     fewest = "the fewest" if first.gpu_hours.value <= least else "nearly the fewest"
-    merit = "ends first" if sooner_s <= _together_s(soonest) else f"takes {fewest} GPU-hours{among}"
+    merit = f"takes {fewest} GPU-hours{among}"
+    if sooner_s <= _together_s(soonest):
+        merit = "ends first" if sooner_s <= 0 else "ends as soon as any"
     said = f"{first.shape.name} {merit}: it {_starts(first, now_s)} and runs {words(first.run_s.value)}"
     if not others:
         return f"{said}; there is no other choice."

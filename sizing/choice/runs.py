@@ -64,9 +64,9 @@ class JobRun(TimedLayout):
         run = self.run_s
         return Estimate(start_s + run.value, start_s + run.low, start_s + run.high, run.origin)
 
-    def lines(self, tasks_per_node: int | None = 1) -> tuple[SbatchLine, ...]:
-        """Return the lines that ask Slurm for it; torchrun is one task per node."""
-        lines = written(self.shape, self.spread, self.peak, self.host_bytes, tasks_per_node, torchrun=True)
+    def lines(self, tasks_per_node: int | None = 1, launcher: str = "torchrun") -> tuple[SbatchLine, ...]:
+        """Return the lines that ask Slurm for it; a launcher such as torchrun is one task per node."""
+        lines = written(self.shape, self.spread, self.peak, self.host_bytes, tasks_per_node, launcher)
         why = (
             f"{limits.words(self.run_s.value)} expected, {limits.words(self.run_s.high)} at most ({self.run_s.origin})"
         )

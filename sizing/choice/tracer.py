@@ -15,17 +15,9 @@ from sizing.model.child.threads import side_by_side
 from sizing.model.request import ModelRequest
 from sizing.model.trace import StepTrace
 
-_PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
-
 _SHOWN = 0.01  # share of the arithmetic from which on a precision is named
 
 BOUNDED = "what masks select is not known and all of it is counted, so memory and time are upper bounds"
-
-
-def refuse_precision(name: str) -> None:
-    """Raise UsageError for a precision that no data sheet has; "" stands for the step's own."""
-    if name and name not in _PRECISIONS:
-        raise UsageError(f"--precision {name}: {', '.join(_PRECISIONS)}")
 
 
 class Tracer:

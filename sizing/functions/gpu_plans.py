@@ -13,7 +13,7 @@ from sizing.choice.fit import By, GpuPlan, best_of, explore, with_runs
 from sizing.choice.fit import fit as ranked
 from sizing.choice.layout import Layout, layouts
 from sizing.choice.sources import Source
-from sizing.choice.tracer import Tracer, refuse_precision, spread_of
+from sizing.choice.tracer import Tracer, spread_of
 from sizing.files.past_runs import Ran
 from sizing.files.site import HERE, InventorySource, Site
 from sizing.inventory.inventory import Inventory
@@ -71,11 +71,10 @@ def fit(
     Raises UsageError for an impossible request, SlurmError without an inventory, Untraceable without a configuration
     if the step cannot be traced, and SizingError if the centre has no known GPUs.
     """
-    refuse_precision(precision)
-    asked = request.asked(step, config)
+    asked = request.asked(step, config, precision)
     request.refuse_batch(global_batch)
     there = site.inventory(inventory)
-    notes = list(there.notes)
+    notes = [*there.notes, *asked.notes]
     if asked.model is not None and asked.model.parallel.gpus > 1:
         notes.append("dp, tp and fsdp of --config do not count here: they are what is chosen")
     everything = tuple(pools(there))

@@ -14,7 +14,6 @@ from sizing.choice import ranking, runs
 from sizing.choice.ranking import By, StartAnswer
 from sizing.choice.run_timers import Splits, timers_of
 from sizing.choice.runs import START_UP_S, JobRun, Rejected
-from sizing.choice.tracer import refuse_precision
 from sizing.files.site import HERE, InventorySource, Site
 from sizing.inventory.pools import pools, within
 from sizing.model import request
@@ -106,12 +105,11 @@ def choose(
     now_s = time.time()
     if not 1 <= steps <= _MOST_STEPS:
         raise UsageError(f"--steps {steps}: at least 1, and at most {_MOST_STEPS}")
-    refuse_precision(precision)
     request.refuse_batch(global_batch)
-    asked = request.asked(step, config)
+    asked = request.asked(step, config, precision)
     starting = START_UP_S if start_up_s is None else runs.exactly(start_up_s)
     there = site.inventory(inventory, option="--partitions")
-    notes = [*there.notes, *_closed(there.closed, partitions, asks_start, site.slurm)]
+    notes = [*there.notes, *asked.notes, *_closed(there.closed, partitions, asks_start, site.slurm)]
     chosen = within(tuple(pools(there)), partitions, gpu)
     splits = Splits.of(asked, max_stages, tensor)
     timers = timers_of(

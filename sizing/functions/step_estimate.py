@@ -11,7 +11,6 @@ from sizing.base.parallel import Parallel
 from sizing.base.progress import Progress, quiet
 from sizing.choice.by_formula import Formula
 from sizing.choice.curves import NETWORK_BYTES_S
-from sizing.choice.tracer import refuse_precision
 from sizing.files.site import HERE, Site
 from sizing.inventory.gpus import GpuType
 from sizing.memory import formula, traced
@@ -27,11 +26,15 @@ from sizing.step_time.datasheet import StepWork
 
 @dataclass(frozen=True)
 class StepEstimate:
-    """The memory and time of a step, each with its origin; `step_s` is None if no type of GPU was named."""
+    """The memory and time of a step, each with its origin; `step_s` is None if no type of GPU was named.
+
+    `notes` are sentences on what the figures rest on.
+    """
 
     memory: MemoryPeak
     gpu: GpuType | None = None
     step_s: Estimate | None = None
+    notes: tuple[str, ...] = ()
 
 
 def estimate(
@@ -62,8 +65,7 @@ def estimate(
     """
     if not timeout_s > 0:
         raise UsageError(f"--timeout {timeout_s:g}: seconds, more than 0")
-    refuse_precision(precision)
-    asked = request.asked(step, config)
+    asked = request.asked(step, config, precision)
     if global_batch is not None:
         request.refuse_batch(global_batch)
     said = asked.model.parallel if asked.model is not None else Parallel()
@@ -97,9 +99,10 @@ def estimate(
                 peak = replace(peak, marp_bytes=by_formula[0].marp_bytes)
         progress(name, 1.0)
     if kind is None or work is None:
-        return StepEstimate(peak, kind)
+        return StepEstimate(peak, kind, notes=asked.notes)
     how = asked.model.precision if asked.model is not None and peak.peak.origin == "formula" else precision
-    return StepEstimate(peak, kind, datasheet.step_s(work, parallel, kind, nodes, NETWORK_BYTES_S, how))
+    step_s = datasheet.step_s(work, parallel, kind, nodes, NETWORK_BYTES_S, how)
+    return StepEstimate(peak, kind, step_s, asked.notes)
 
 
 def _by_formula(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sizing.base.errors import UsageError
-from sizing.model.transformer import LARGEST, ModelConfig, shown
+from sizing.model.transformer import LARGEST, ModelConfig, Precision, shown
 
 LONGEST = 4096
 """The longest sequence, in tokens, that is assumed unless the user gives `s=`, even if the model takes more."""
@@ -119,6 +119,8 @@ def _stablelm(config: Config) -> dict[str, Any]:
     return {"biased": (_flag(config, "use_qkv_bias", missing=False), False)}
 
 
+_PRECISIONS: Mapping[str, Precision] = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16-amp"}
+"""The precision of a training by the type of the file's weights: its products have that type, and its weights fp32."""
 _NONE = (False, False)
 TYPES: Mapping[str, FamilyTraits] = {
     "gpt2": FamilyTraits("gpt", positions=True, fused=True),
@@ -197,7 +199,11 @@ def _model(config: Config, row: FamilyTraits) -> ModelConfig:
         dropout=any(_rate(config, key) > 0 for key in _DROPOUT),
     )
     sizes.update(row.more(config))
-    return ModelConfig(**sizes)
+    dtype = config.get("dtype") or config.get("torch_dtype") or "float32"
+    precision = _PRECISIONS.get(dtype) if isinstance(dtype, str) else None
+    if precision is None:
+        raise UsageError(f"dtype is {_told(dtype)}: one of {', '.join(_PRECISIONS)}")
+    return ModelConfig(**sizes, precision=precision)
 
 
 def _first(config: Config, keys: tuple[str, ...]) -> str:

@@ -33,14 +33,13 @@ def written(
     peak: Estimate,
     host_bytes: int | None = None,
     tasks_per_node: int | None = None,
-    *,
-    torchrun: bool = False,
+    launcher: str = "",
 ) -> tuple[SbatchLine, ...]:
     """Return the lines that ask for the GPUs of a shape, and for their share of the nodes' CPUs and memory.
 
     `spread` says how the model is divided over them, `peak` is the memory of a GPU, and `host_bytes` the most that
     earlier jobs used of a node. `tasks_per_node` is the number of tasks that the user's script has on a node, of which
-    `torchrun` wants one; by default there is one per GPU.
+    a `launcher` such as torchrun wants one; by default there is one per GPU.
     """
     pool, per_node = shape.pool, shape.per_node
     tasks = per_node if tasks_per_node is None else tasks_per_node
@@ -51,8 +50,8 @@ def written(
     of_node = f"the share of {per_node} of {max(group.gpus for group in fitting)} GPUs in the node's"
     needed = f"{peak.high / GIB:.1f} of {pool.gpu_bytes / GIB:.1f} GiB a GPU with the guard band ({peak.origin})"
     tasks_why = "one task a GPU" if tasks_per_node is None else "as the script has it"
-    if torchrun and tasks_per_node == 1:
-        tasks_why = "torchrun starts one process a GPU"
+    if launcher and tasks_per_node == 1:
+        tasks_why = f"{launcher} starts the processes of a node"
     lines = [
         SbatchLine("partition", pool.partition, f"has {pool.gpu.name}"),
         SbatchLine("nodes", str(shape.nodes), f"{shape.gpus} GPU{'s'[: shape.gpus - 1]}: {spread}"),

@@ -14,8 +14,8 @@ import click
 from bftd.base.errors import BftError, UsageError
 
 # Options of `bft size fit` that are allowed in the value. If it gives a model by its sizes, all other words are sizes.
-_OPTIONS = ("global-batch", "partition", "gpu", "max-gpus", "by", "python")
-_OF_A_STEP = ("precision",)
+_OPTIONS = ("global-batch", "partition", "gpu", "max-gpus", "by")
+_OF_A_STEP = ("precision", "python")
 _STEP = re.compile(r"[^,]+\.py:[A-Za-z_]\w*")
 _EXAMPLE = "for example --auto-gpus=step.py:make_step,global-batch=256"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING
 
@@ -77,9 +78,13 @@ def choose(
     import sizing
     from sizing.base.errors import DoesNotFit
 
+    size_options.refuse_untraced(step)
+    if job_path is None:
+        options.refuse_idle(("yes",), "is for a script that is submitted: give it by --submit")
     deadline_s = _deadline(deadline, time.time())
     starting_s = _start_up_s(start_up)
     job = None if job_path is None else submit.read(job_path)
+    program = shlex.quote(step.rpartition(":")[0]) if step else "train.py"
     with progress_bars() as progress:
         found = sizing.choose(
             step,
@@ -105,15 +110,15 @@ def choose(
             progress=progress,
         )
     if as_json and (job is None or found.winner is None):
-        common.echo_json(size_choose_shown.to_json(found))
+        common.echo_json(size_choose_shown.to_json(found, program))
     elif not as_json and found.found:
-        common.echo(size_choose_shown.lines(found, top))
+        common.echo(size_choose_shown.lines(found, top, program))
     if found.winner is None:
         raise DoesNotFit(found.failure)
     if job is not None:
         job_id = submit.submit(job, found.winner, yes=yes, quiet=as_json, deadline=deadline_s is not None)
         if as_json:
-            common.echo_json({**size_choose_shown.to_json(found), "job_id": job_id})
+            common.echo_json({**size_choose_shown.to_json(found, program), "job_id": job_id})
 
 
 def _deadline(text: str | None, now_s: float) -> float | None:

@@ -91,8 +91,8 @@ def cpu(
     import sizing
     from sizing.functions.cpu_node import gpus_used
 
-    if into is None and output:
-        raise UsageError("--output names the copy of a script: give the script by --into")
+    if into is None:
+        options.refuse_idle(("output",), "is for a copy of a script: give the script by --into")
     if not 1 <= budget_s <= 7 * 86400:
         raise UsageError(f"--budget {budget_s:g}: seconds, from 1 to 604800 (a week)")
     script = None if into is None else size_script.read(into)

@@ -81,10 +81,11 @@ def curve(
     from bftd.cli.size.output import curve_recorded
     from bftd.cli.size.shared import inventory
     from elastic.options.elastic_option import ElasticSpec
-    from sizing.choice.tracer import refuse_precision
+    from sizing.model.request import refuse_precision
 
     if matrices is not None or model is not None:
-        curve_recorded.show(matrices, model, as_json, others=_of_script())
+        of_script = options.given() - {"matrices", "model", "as_json", "config_path"}
+        curve_recorded.show(matrices, model, as_json, others=bool(of_script))
         return
     if script is None or text is None:
         raise UsageError("name a script and its nodes, SCRIPT --nodes MIN-MAX, or --matrices FILE --model NAME")
@@ -105,14 +106,6 @@ def curve(
         common.echo_json({"estimates": [_shown(*each) for each in found], "notes": notes})
         return
     common.echo(_lines(found, notes))
-
-
-def _of_script() -> bool:
-    """Whether any option was given on the command line that does not apply to a recorded matrix."""
-    context = click.get_current_context()
-    here = click.core.ParameterSource.COMMANDLINE
-    given = {name for name in context.params if context.get_parameter_source(name) == here}
-    return bool(given - {"matrices", "model", "as_json", "config_path"})
 
 
 @dataclass

@@ -71,8 +71,9 @@ def fit(
     from sizing.base.errors import DoesNotFit
     from sizing.inventory.pools import pools
 
-    if into is None and output:
-        raise UsageError("--output names the copy of a script: give the script by --into")
+    if into is None:
+        options.refuse_idle(("output", "overwrite", "yes"), "is for a copy of a script: give the script by --into")
+    size_options.refuse_untraced(step)
     script = None if into is None else size_script.read(into)
     target = None if script is None else size_script.target(script, output, overwrite=overwrite)
     if inventory and partitions != "auto":
@@ -111,8 +112,9 @@ def fit(
     if found.advice:
         raise DoesNotFit(found.advice)
     if script is not None and target is not None:
+        plans = (*found.best, *(plan for plan in found.plans if plan.fits))
         size_script.offer(
-            script, *size_script.with_lines(script, found.best[0]), target, overwrite=overwrite, yes=yes, quiet=as_json
+            script, *size_script.with_lines(script, plans), target, overwrite=overwrite, yes=yes, quiet=as_json
         )
 
 

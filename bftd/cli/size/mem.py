@@ -52,10 +52,11 @@ def mem(
     """
     from sizing import estimate
 
+    size_options.refuse_untraced(step, "device")
     if marp and text is None and step is not None:
         raise UsageError("--marp is a formula on a model's sizes: give them by --config")
     with progress_bars() as progress:
-        peak = estimate(
+        found = estimate(
             step,
             config=text,
             global_batch=global_batch,
@@ -66,11 +67,11 @@ def mem(
             python=python,
             timeout_s=timeout_s,
             progress=progress,
-        ).memory
+        )
     if as_json:
-        common.echo_json(peak.to_json())
+        common.echo_json({**found.memory.to_json(), "notes": list(found.notes)})
         return
-    common.echo(_lines(peak, marp))
+    common.echo([*_lines(found.memory, marp), *(f"note: {note}" for note in found.notes)])
 
 
 def _lines(peak: MemoryPeak, marp: bool) -> Iterator[str]:

@@ -85,6 +85,12 @@ def test_a_sequence_is_as_long_as_the_model_takes_but_no_longer_than_4096() -> N
     assert config.with_options(huggingface.read(LLAMA, name="c"), "s=8192,b=2").seq == 8192
 
 
+def test_regression_the_data_type_of_the_weights_was_not_read() -> None:
+    assert huggingface.read(LLAMA, name="c").precision == "fp32"
+    for key, kind, precision in (("torch_dtype", "bfloat16", "bf16"), ("dtype", "float16", "fp16-amp")):
+        assert huggingface.read({**LLAMA, key: kind}, name="c").precision == precision
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -104,6 +110,8 @@ def test_a_sequence_is_as_long_as_the_model_takes_but_no_longer_than_4096() -> N
             {"attention_dropout": float("nan")},
             excerpt("sizing.huggingface.not_a_rate", key="attention_dropout", told="nan"),
         ),
+        ({"dtype": "int8"}, "dtype is 'int8'"),
+        ({"dtype": ["float32"]}, "dtype is "),
         ({"hidden_size": True}, "hidden_size is True"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": -3}, "num_hidden_layers is -3"),

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _ROWS = 12
 
 
-def lines(shown: ChooseResult, top: int) -> Iterator[str]:
-    """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and how to launch it."""
+def lines(shown: ChooseResult, top: int, program: str) -> Iterator[str]:
+    """Yield the table and the notes; for the winner also the reason, its #SBATCH lines and the launch of `program`."""
     from bftd.base.tables import Column
     from sizing.sbatch import lines as emit
 
@@ -51,17 +51,17 @@ def lines(shown: ChooseResult, top: int) -> Iterator[str]:
     yield ""
     written = winner.lines()
     yield from emit.commented(tuple(line.text for line in written), tuple(line.why for line in written))
-    yield from submit.launch(winner)
+    yield from submit.launch(winner, program)
 
 
-def to_json(shown: ChooseResult) -> dict[str, Any]:
-    """Return the output of `bft size choose --json`."""
+def to_json(shown: ChooseResult, program: str) -> dict[str, Any]:
+    """Return the output of `bft size choose --json`, which launches `program`."""
     winner = shown.winner
     return {
         "winner": None if winner is None else winner.to_json(shown.now_s),
         "why": shown.why or None,
         "environment": None if winner is None else submit.environment(winner),
-        "launch": None if winner is None else list(submit.launch(winner)),
+        "launch": None if winner is None else list(submit.launch(winner, program)),
         "deadline_s": shown.deadline_s,
         "runs": [run.to_json(shown.now_s) for run in shown.ordered],
         "refused": [run.to_json(shown.now_s) for run in shown.best if run.refused],

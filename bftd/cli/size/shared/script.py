@@ -20,6 +20,7 @@ from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
     from sizing.choice.fit import GpuPlan
+    from sizing.sbatch.launchers import Launch
     from sizing.sbatch.lines import SbatchLine
 
 _MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script
@@ -33,12 +34,29 @@ class Script:
     text: str
     options: dict[str, str | None]
 
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The commands in it that start processes."""
+        from sizing.sbatch.launchers import launches
+
+        return launches(self.text, self.options)
+
+    @property
+    def start(self) -> str:
+        """The predicate of a sentence on how it starts processes."""
+        return " or ".join(dict.fromkeys(launch.words for launch in self.launches))
+
+    @property
+    def launcher(self) -> str:
+        """The launcher in it that starts all processes of a node from one task, "" if there is none."""
+        return next((launch.program for launch in self.launches if launch.by_node), "")
+
     def tasks_per_node(self, nodes: int) -> int | None:
-        """Return the script's tasks per node on so many nodes; None if it does not say."""
+        """Return the script's tasks per node on so many nodes, as it says or as its launcher wants; None if unknown."""
         count = self._count("ntasks-per-node")
         if count is None and (tasks := self._count("ntasks")) is not None:
             return -(-tasks // (self._count("nodes") or nodes))
-        return count
+        return 1 if count is None and self.launcher else count
 
     def _count(self, option: str) -> int | None:
         text = self.options.get(option) or ""
@@ -72,13 +90,33 @@ def target(script: Script, output: str | None, *, overwrite: bool, infix: str = 
     return path
 
 
-def with_lines(script: Script, plan: GpuPlan) -> tuple[str, list[str]]:
-    """Return the script with the lines that it lacks, and sentences on those that it already has."""
-    lines = plan.lines(script.tasks_per_node(plan.nodes))
-    if "ntasks-per-node" not in script.options:  # its tasks share the CPUs, but the note names the plan's own number
+def with_lines(script: Script, plans: Sequence[GpuPlan]) -> tuple[str, list[str]]:
+    """Return the script with the lines that it lacks, and sentences on those that it already has.
+
+    They are those of the first of the `plans` that its launcher fills. Raises UsageError if there is none: the numbers
+    of processes that a launcher is given do not change with the lines.
+    """
+    from sizing.sbatch.launchers import launches
+
+    starts = launches(script.text, {})
+    filled = [plan for plan in plans if any(each.fills(plan.nodes, plan.shape.per_node) for each in starts)]
+    has_launcher = bool(starts[0].program)
+    if not filled and has_launcher:
+        raise UsageError(
+            f"{script.path} {script.start}, and no plan that fits has so many GPUs: change its number of processes"
+        )
+    plan = filled[0] if has_launcher else plans[0]
+    lines = plan.lines(script.tasks_per_node(plan.nodes), script.launcher)
+    if "ntasks" in script.options:  # its tasks share the CPUs, but the note names the plan's own number
         own = {line.option: line for line in plan.lines()}
         lines = tuple(own[line.option] if line.option == "ntasks-per-node" else line for line in lines)
-    return inserted(script, lines, "plan")
+    text, notes = inserted(script, lines, "plan")
+    said = f"{script.path} {script.start}"
+    if not has_launcher and plan.gpus > 1 and not any("gpu" in name or name == "gres" for name in script.options):
+        said += f", and the plan has {plan.gpus} GPUs: let srun or torchrun --nproc-per-node=gpu start one a GPU"
+    elif plan is not plans[0]:
+        said += f": the lines are those of the best plan for it, {plan.gpus} x {plan.gpu_type}"
+    return text, [said, *notes]
 
 
 def inserted(script: Script, lines: Sequence[SbatchLine], whose: str) -> tuple[str, list[str]]:

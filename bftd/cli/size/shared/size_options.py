@@ -7,6 +7,7 @@ from collections.abc import Callable
 import click
 
 from bftd.base.errors import UsageError
+from bftd.cli import options
 
 model_sizes = click.option(
     "--config", "text", metavar="SIZES|FILE.json[:SIZES]", help="The model by its sizes; docs/howto/size.md."
@@ -24,12 +25,18 @@ stages = click.option(
     "--stages", "counts", default="", metavar="N[,N...]", help="Pipeline stages; default 1, 2, 4, ... N."
 )
 precision = click.option(
-    "--precision", default="", metavar="P", help="Time what is traced in fp32, tf32, fp16 or bf16; default: its own."
+    "--precision", default="", metavar="P", help="Compute in fp32, tf32, fp16 or bf16; default: its own."
 )
 python = click.option("--python", default="", metavar="P", help="The Python to trace with; it must have torch.")
 asks_start = click.option(
     "--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default)."
 )
+
+
+def refuse_untraced(step: str | None, *names: str) -> None:
+    """Raise UsageError for options of a trace, also those with these `names`, where no step is traced."""
+    if step is None:
+        options.refuse_idle(("python", "timeout_s", *names), "is for a step that is traced: name MODULE.py:make_step")
 
 
 def timeout(

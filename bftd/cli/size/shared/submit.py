@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
     from sizing.choice.runs import JobRun, Rejected
     from sizing.sbatch.lines import SbatchLine
     from sizing.sbatch.script import SettledOption
-
-_LAUNCHERS = re.compile(r"\b(torchrun|torch\.distributed\.(run|launch)|accelerate|deepspeed)\b")
-"""Launchers that start a node's processes themselves, and so want one task per node."""
-
-_TORCHRUN = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b(.*)")
-_PER_NODE = re.compile(r"--nproc[-_]per[-_]node[= ]+(\S+)")
-_NODES = re.compile(r"--nnodes[= ]+(\S+)")
-_COMMENT = re.compile(r"(^|\s)#.*")
-_EVERYWHERE = re.compile(r"\b(srun|mpirun|mpiexec)\b")
-"""Programs that start a command on all nodes of a job."""
 
 _GPUS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
 
@@ -71,68 +60,19 @@ class BatchJob:
         """Return the runs whose GPUs the script would all use; add the others to those that are out already."""
         from sizing.choice.runs import Rejected
 
-        started = tuple(self._started())
-        used = [run for run in found if any(fits(run.nodes, run.shape.per_node) for fits, _ in started)]
-        why = f"{self.script.path} {' or '.join(dict.fromkeys(words for _, words in started))}, so GPUs would be idle"
+        used = [run for run in found if any(each.fills(run.nodes, run.shape.per_node) for each in self.script.launches)]
+        why = f"{self.script.path} {self.script.start}, so GPUs would be idle"
         idle = (Rejected(run.shape, run.stages, why, run.run_s) for run in found if run not in used)
         return tuple(used), (*out, *idle)
-
-    def _started(self) -> Iterator[tuple[Callable[[int, int], bool], str]]:
-        """Yield a test of (nodes, GPUs per node) for each way in which the script starts processes, and words for it.
-
-        The test says whether all GPUs would be used. A number that is not literal
-        (--nproc-per-node=$SLURM_GPUS_ON_NODE) is assumed to be the job's.
-        """
-        lines = [_COMMENT.sub("", line) for line in self.script.text.replace("\\\n", " ").splitlines()]
-        torchruns = [(line, found) for line in lines if (found := _TORCHRUN.search(line))]
-        for line, found in torchruns:
-            words = found.group(1)
-            nodes = _count(_NODES, words) if _EVERYWHERE.search(line) and "--standalone" not in words else 1
-            per_node = _count(_PER_NODE, words)
-            yield _exactly(nodes, per_node), f"starts {_processes(per_node)} on {_nodes(nodes)}"
-        if torchruns:
-            return
-        launches = any(map(_LAUNCHERS.search, lines))
-        if any(map(_EVERYWHERE.search, lines)):
-            tasks = self.script.tasks_per_node
-            yield lambda nodes, each: launches or tasks(nodes) in (None, each), "has its own number of tasks (--ntasks)"
-        elif launches or _GPUS & self.script.options.keys():  # a user who names GPUs knows what starts there
-            yield _exactly(1, None), "starts nothing on other nodes (srun does)"
-        else:
-            yield _exactly(1, 1), "starts one process (srun or torchrun --nproc-per-node=gpu start one a GPU)"
 
     def missing(self, run: JobRun) -> tuple[tuple[SbatchLine, ...], tuple[SettledOption, ...]]:
         """Return the options that the script lacks for a run, and its own values for the others."""
         from sizing.sbatch.script import agree
 
-        tasks = self.script.tasks_per_node(run.nodes)
-        if tasks is None and _LAUNCHERS.search(self.script.text):
-            tasks = 1
         given = dict(self.script.options)
         if "," in self.own("partition") and run.partition in self.own("partition").split(","):
             del given["partition"]  # of several, only the run's: others may have no such GPUs or another type
-        return agree(run.lines(tasks), given)
-
-
-def _count(option: re.Pattern[str], words: str) -> int | None:
-    """Return the number of a torchrun option, 1 if it is not given; None if it is not a literal number."""
-    found = option.search(words)
-    if found is None:
-        return 1
-    return int(found.group(1)) if found.group(1).isascii() and found.group(1).isdigit() else None
-
-
-def _exactly(nodes: int | None, per_node: int | None) -> Callable[[int, int], bool]:
-    """Return a test for jobs with exactly so many nodes and GPUs per node; None matches any number."""
-    return lambda of_nodes, of_each: nodes in (None, of_nodes) and per_node in (None, of_each)
-
-
-def _processes(count: int | None) -> str:
-    return "one process a GPU" if count is None else f"{count} process{'es' if count != 1 else ''} a node"
-
-
-def _nodes(count: int | None) -> str:
-    return "all nodes" if count is None else f"{count} node{'s' if count != 1 else ''}"
+        return agree(run.lines(self.script.tasks_per_node(run.nodes), self.script.launcher), given)
 
 
 def read(name: str) -> BatchJob:
@@ -196,8 +136,8 @@ def environment(run: JobRun) -> dict[str, str]:
     return {**values_text, "BFT_STAGES": str(run.stages), "BFT_MICRO_BATCHES": str(run.micro_batches)}
 
 
-def launch(run: JobRun, program: str = "train.py") -> tuple[str, ...]:
-    """Return the lines of a batch script that start one process per GPU."""
+def launch(run: JobRun, program: str) -> tuple[str, ...]:
+    """Return the lines of a batch script that start one process of a `program` per GPU."""
     exports = " ".join(f"{name}={value}" for name, value in environment(run).items())
     processes = f"--nproc-per-node={run.shape.per_node}"
     if run.nodes == 1:

@@ -372,6 +372,59 @@ def test_regression_all_tasks_of_a_script_got_the_cpus_of_a_gpu_each(bft: SizeTe
     assert "#SBATCH --cpus-per-task=2 " in (bft.folder / "job.gpus.sh").read_text()
 
 
+@pytest.mark.parametrize(
+    ("command", "program", "gpus", "tasks"),
+    [
+        ("srun torchrun --nproc-per-node=2 train.py", "torchrun", 2, 1),
+        ("srun torchrun --nproc-per-node=gpu train.py", "torchrun", 4, 1),
+        ("accelerate launch --num_processes 1 train.py", "accelerate launch", 1, 1),
+        ("srun -n 2 python train.py", "srun", 2, 2),
+        ("srun python train.py", "srun", 4, 4),
+    ],
+)
+def test_regression_a_script_of_torchrun_got_a_task_a_gpu_which_started_as_many_processes_each(
+    bft: SizeTerminal, command: str, program: str, gpus: int, tasks: int
+) -> None:
+    (bft.folder / "job.sh").write_text(f"#!/bin/bash\n{command}\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes", "--gpu", "a100")
+    made = (bft.folder / "job.gpus.sh").read_text()
+    assert f"--gres=gpu:a100:{gpus} " in made
+    assert f"--ntasks-per-node={tasks} " in made
+    assert says_message(ended.out, "cli.size_script.starts", path="job.sh", program=program)
+
+
+def test_a_launchers_number_that_no_plan_has_writes_nothing(bft: SizeTerminal) -> None:
+    (bft.folder / "job.sh").write_text("#!/bin/bash\nsrun torchrun --nproc-per-node=3 train.py\n")
+    ended = bft.fit(*STEP, "--into", "job.sh", "--yes")
+    assert ended.code == 2
+    assert says_message(ended.err, "cli.size_script.no_plan_to_fill", path="job.sh")
+    assert not (bft.folder / "job.gpus.sh").exists()
+
+
+def test_regression_a_precision_was_ignored_for_a_model_by_its_sizes(bft: SizeTerminal) -> None:
+    sizes = GPT.removesuffix(",precision=bf16")
+    words = ("--gpu", "a100", "--global-batch", "64")
+    plain, told, own = (
+        {plan["gpus"]: plan for plan in bft.fit("--config", *given, *words, "--json").json["plans"]}
+        for given in ((sizes,), (sizes, "--precision", "bf16"), (GPT,))
+    )
+    assert told == own
+    assert told[4]["step_s"] < plain[4]["step_s"] / 3
+    both = bft.fit("--config", f"{sizes},precision=fp32", *words, "--precision", "bf16")
+    assert both.code == 2
+    assert says_message(both.err, "sizing.request.two_precisions", precision="bf16", own="fp32")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--python", "python3"), ("--timeout", "60"), ("--yes",), ("--overwrite",)],
+)
+def test_an_option_that_has_no_effect_is_refused(bft: SizeTerminal, words: tuple[str, ...]) -> None:
+    ended = bft.fit("--config", GPT, "--global-batch", "64", *words)
+    assert (ended.code, ended.out) == (2, "")
+    assert ended.err.startswith(f"bft: {words[0]} is for ")
+
+
 def test_regression_plans_were_left_out_of_json_in_silence(bft: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--config", GPT, "--global-batch", "64")
     everything = bft.fit(*words, "--json").json

@@ -113,6 +113,9 @@ def test_a_models_own_file_is_read(bft: SizeTerminal) -> None:
     told = bft("size", "mem", "--config", "config.json:b=2,s=512,precision=bf16", "--json").json
     assert told["origin"] == "formula"
     assert told["peak_bytes"] > GIB
+    assert told["notes"] == []
+    own = bft("size", "mem", "--config", "config.json:b=2,s=512")
+    assert says_message(own.out, "sizing.request.dtype", precision="fp32", name="config.json")
 
 
 @pytest.mark.parametrize(

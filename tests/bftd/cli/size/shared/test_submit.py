@@ -243,7 +243,8 @@ def test_regression_with_a_deadline_a_limit_of_the_scripts_own_that_may_cut_the_
         ("srun torchrun --nnodes=$SLURM_JOB_NUM_NODES --nproc-per-node=gpu train.py", {1, 2, 4, 8}),
         ("srun python train.py", {1, 2, 4, 8}),
         ("accelerate launch train.py", {1, 2, 4}),
-        ("echo torchrun; # srun\nmpirun python train.py", {1}),
+        ("echo torchrun\nmpirun python train.py  # srun torchrun", {1, 2, 4, 8}),
+        ("python train.py  # srun", {1}),
     ],
 )
 def test_regression_a_script_got_gpus_that_it_leaves_idle(
