@@ -12,6 +12,12 @@ from bftd.simulation.report.model import Case, Provenance, Replayed
 from bftd.simulation.report.sections import compared, policy_name, sections
 from bftd.simulation.report.style import CSS
 
+# Medians of `benchmarks.give_back` and figures of `benchmarks.impact` with Slurm's default settings, as the tables of
+# docs/evidence/benchmarks.md and impact.md have them.
+START_IDLE_S, START_HARVESTED_S = 0.36, 1.01
+START_PREEMPTED_S, LONGER_WAIT_S, LIKE_RUNS_S = 0.68, 24.3, 4.3
+SLOTS_LOST, SLOTS = 1, 180
+
 # The meaning of the page's words and figures, and its limits.
 _METHOD = (
     "The trace says which nodes no job held, and when. It is replayed through the very code that decides in bftd's "
@@ -26,11 +32,12 @@ _METHOD = (
     "partition today: all of one size, the best power of two unless one was given, at most pj_max at once, killed as a "
     "whole when one node goes, and resumed from their last checkpoint.",
     "What regular jobs pay is not part of a replay: the trace is played as it was recorded, and no regular job in it "
-    "starts later. It was measured on private clusters instead. With all 8 nodes harvested and no queue, a job of 4 "
-    "nodes started 0.33 s later. A job that the backfill scheduler starts by preemption gets its nodes in the next "
-    "cycle, a second later, and 2 to 3 of 100 jobs that preempted lost their slot, half of them to a pilot. In "
-    "streams of jobs on 16 nodes the mean wait was 15 and 38 s longer, where two runs without bftd differ by up to 18 "
-    "and 33 s.",
+    "starts later. It was measured on private clusters instead. Without a queue, a job of 4 nodes started "
+    f"{START_HARVESTED_S} s after its submission where all 8 nodes were harvested, and after {START_IDLE_S} s where "
+    "they were idle (medians of python -m benchmarks.give_back). In streams of jobs on 16 nodes with Slurm's default "
+    f"settings, a job started {START_PREEMPTED_S} s after Slurm preempted pilots for it, {SLOTS_LOST} of {SLOTS} lost "
+    f"its slot, and the mean wait was {LONGER_WAIT_S} s longer, where two runs without bftd differ by up to "
+    f"{LIKE_RUNS_S} s (python -m benchmarks.impact).",
 )
 _TITLE = "What would my centre gain?"
 
@@ -97,10 +104,10 @@ def _cards(case: Case) -> list[Content]:
         others = ", ".join(f"{percent(each.efficiency)} with {policy_name(each)}" for each in compared(case)[1:])
         cards.append(("Efficiency U", percent(main.efficiency), others or "of as many dedicated nodes"))
     paid = (
-        "on a private cluster of 8 nodes without a queue; not part of this replay. Behind a queue it is more, see "
-        "How to read this"
+        f"{START_HARVESTED_S} s against {START_IDLE_S} s on a private cluster of 8 nodes without a queue (python -m "
+        "benchmarks.give_back); not part of this replay. Behind a queue it is more, see How to read this"
     )
-    cards.append(("A regular job starts later by", "0.33\u202fs", paid))
+    cards.append(("A regular job starts later by", f"{START_HARVESTED_S - START_IDLE_S:.2f}\u202fs", paid))
     made = [tag("div", tag("dt", what), tag("dd", value), tag("dd", of, class_="of")) for what, value, of in cards]
     return [tag("dl", *made, class_="cards")]
 

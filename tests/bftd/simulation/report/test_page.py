@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import cache
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,15 @@ from hypothesis import strategies as st
 from bftd.base.errors import UsageError
 from bftd.simulation.report import Case, Provenance, Replayed, TriedSettings, WeeklyGain, page
 from bftd.simulation.report.html import document, tag
+from bftd.simulation.report.page import (
+    LIKE_RUNS_S,
+    LONGER_WAIT_S,
+    SLOTS,
+    SLOTS_LOST,
+    START_HARVESTED_S,
+    START_IDLE_S,
+    START_PREEMPTED_S,
+)
 from bftd.simulation.report.pool import pool_of
 from bftd.simulation.report.sections import pareto_front
 from tests.bftd.simulation.report.making import SITE, result, trace
@@ -137,7 +147,9 @@ def test_the_summary_answers_in_node_hours_u_and_what_others_pay() -> None:
     assert says(text, "whatif.page.into_training", weekly="70%")
     assert "60% with equal share, 30% with rigid jobs" in text
     assert "500 to 650 with 90% confidence" in text
-    assert wording("whatif.page.later_by") + "0.33 son a private cluster" in text
+    assert (
+        wording("whatif.page.later_by") + f"{START_HARVESTED_S - START_IDLE_S:.2f}\u202fs{START_HARVESTED_S} s" in text
+    )
 
 
 @pytest.mark.plot
@@ -145,8 +157,28 @@ def test_what_regular_jobs_pay_is_told_as_it_was_measured_and_as_no_part_of_the_
     text = _Reader(_standard()).text
     assert says(text, "whatif.page.on_a_private_cluster")
     assert says(text, "whatif.page.method")
-    assert says(text, "whatif.page.method")
     assert "nothing" not in text.lower()
+
+
+def test_regression_the_page_told_other_figures_than_the_pages_of_evidence() -> None:
+    evidence = Path(__file__).parents[4] / "docs" / "evidence"
+    rows = [
+        [cell.strip(" *") for cell in line.split("|")[1:]]
+        for name in ("benchmarks.md", "impact.md")
+        for line in (evidence / name).read_text().splitlines()
+        if line.startswith("| ")
+    ]
+
+    def cells(begin: str, end: str = "") -> list[str]:
+        return next(row[1:] for row in rows if row[0].startswith(begin) and row[0].endswith(end))
+
+    assert cells("start delay", "idle")[0] == f"{START_IDLE_S} s"
+    assert cells("the same", "harvested")[0] == f"{START_HARVESTED_S} s"
+    assert cells("slots lost", "harvested nodes")[0] == f"{SLOTS_LOST} of {SLOTS}"
+    assert cells("preemption to start")[0].startswith(f"{START_PREEMPTED_S} s, ")
+    waits = cells("B - A")
+    assert waits[0] == f"{LONGER_WAIT_S} s"
+    assert waits[3].startswith(f"A - A + 0.5 s: {LIKE_RUNS_S}, ")
 
 
 @pytest.mark.plot
@@ -172,7 +204,7 @@ def test_policies_with_other_settings_are_not_compared() -> None:
 
 
 def test_no_line_is_broken_between_a_number_and_its_unit() -> None:
-    assert "started 0.33\N{NO-BREAK SPACE}s later" in page([_case()], MADE_BY).decode()
+    assert "1.01\N{NO-BREAK SPACE}s against" in page([_case()], MADE_BY).decode()
 
 
 @pytest.mark.plot
