@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any
@@ -57,6 +58,11 @@ class LazyGroup(click.Group):
             name = self._old[args[0]]
             click.echo(f"{ctx.command_path} {args[0]} is now {ctx.command_path} {name}: use that name", err=True)
             args = [name, *args[1:]]
+        if args and args[0] not in self._entries and not args[0].startswith("-"):
+            shown = [name for heading, entries in self._table.items() if heading for name in entries]
+            near = difflib.get_close_matches(args[0], shown, n=1)
+            more = f"did you mean {ctx.command_path} {near[0]}?" if near else f"{ctx.command_path} -h lists them"
+            raise UsageError(f"{ctx.command_path} has no command {args[0]}: {more}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -61,7 +61,7 @@ _COMMANDS = {
 _OLD = {"state": "checkpoints", "resume": "unpause"}
 
 
-@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD)
+@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="bft")
 def bft(**_: Any) -> None:
     """Train neural networks elastically on the idle nodes of a Slurm cluster."""

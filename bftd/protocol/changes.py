@@ -23,7 +23,7 @@ SHRINKS = Verb("shrinks", "shrink", "shrank")
 SUSPENDED = Verb("is suspended and gives back", "be suspended and give back", "was suspended and gave back")
 GIVES_BACK = Verb("gives back", "give back", "gave back")
 
-UNKNOWN_SPEED = "its speed is not known yet"
+UNKNOWN_SPEED = "its speed is being measured"
 TAKEN = "Slurm took the node for a regular job"
 
 _VERBS = (STARTS, RESUMES, GROWS, SHRINKS, SUSPENDED, GIVES_BACK)

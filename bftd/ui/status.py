@@ -60,7 +60,9 @@ def _headline(status: Mapping[str, Any]) -> Words:
         line.append(f"  {_shares(status)}")
     backs = status["give_back_s"]
     if backs["count"]:
-        line.append(f"  give-back {backs['p50']:.2f} s median, {backs['max']:.2f} s most, {backs['count']} times")
+        line.append(f"  gave back {counted(backs['count'], 'node')}, {backs['p50']:.2f} s each")
+        if backs["count"] > 1:
+            line.append(f", at most {backs['max']:.2f} s")
     return line
 
 

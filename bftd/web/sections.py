@@ -54,7 +54,7 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
             percent(day["training_share"] if day else None, 1),
             f"of idle node time, 24 hours; {percent(day['held_share'] if day else None, 1)} held",
         ),
-        ("U", percent(day["u"] if day else None, 1), "of what as many own nodes make"),
+        ("U", percent(day["u"] if day else None, 1), "of dedicated nodes' work"),
         (
             "Give-back",
             f"{backs['p50']:.2f} s" if backs["count"] else "-",

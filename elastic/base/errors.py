@@ -3,6 +3,9 @@
 EXIT_LINK_LOST = 75
 """Exit code of a worker that has lost its driver: its script did nothing wrong, and is started again."""
 
+EXIT_USAGE = 2
+"""Exit code of a script that refuses its arguments, as argparse and click end it."""
+
 
 class ElasticError(Exception):
     """A failure that ends a command with `exit_code`."""

@@ -104,15 +104,16 @@ def _head(source: str) -> str:
 
 
 def interpreter_of(source: str, path: str, *, contained: bool = False) -> str:
-    """Return the absolute path of the Python that the script's first line names; raises UsageError if there is none.
+    """Return the absolute path of the Python that the script's first line names, by default python3 for a .py file.
 
-    For a `contained` script it is the path as the image has it: this host need not have it.
+    Raises UsageError if there is none. For a `contained` script it is the path as the image has it: this host need not
+    have it.
     """
     first = source.splitlines()[0] if source else ""
-    if not first.startswith("#!"):
+    if not first.startswith("#!") and not path.endswith(".py"):
         raise UsageError(f"{path}: the first line must name its Python, for example #!/usr/bin/env python3")
     try:
-        words = shlex.split(first[2:])
+        words = shlex.split(first[2:]) if first.startswith("#!") else ["python3"]
     except ValueError:
         words = []
     if words and Path(words[0]).name == "env":
@@ -170,12 +171,12 @@ def _parsed(source: str) -> ast.Module | None:
 
 
 def rewrite(source: str, driver: str, header: Header) -> str:
-    """Return the script to submit: the driver's line, the header, and the user's lines from the second one on.
+    """Return the script to submit: the driver's line, the header, and the user's lines without their `#!` line.
 
     The user's `#SBATCH --elastic` lines become plain comments: sbatch without the plug-in refuses them. So do the
     `--constraint` lines: they are about the pool's nodes, and the driver runs on another.
     """
-    first, _, rest = source.partition("\n")
+    first, _, rest = source.partition("\n") if source.startswith("#!") else (None, "", source)
     head = _head(rest)
     hidden = _OPTION.sub(lambda match: match[0] if _elastic(match[0]) is None else "#" + match[0], head)
     shown = _CONSTRAINT.sub(lambda match: "#" + match[0], hidden)
@@ -191,7 +192,7 @@ def restore(text: str) -> tuple[Header, str]:
         first = fields.pop("first")
         header = Header(**{**fields, "pilot_options": tuple(fields["pilot_options"])})
         if mark == _MARK:
-            return header, f"{first}\n{lines[2]}"
+            return header, lines[2] if first is None else f"{first}\n{lines[2]}"
     except (IndexError, ValueError, AttributeError, KeyError, TypeError):
         pass
     raise UsageError("this is not an elastic job's script; submit it with: bft sbatch --elastic=MIN-MAX SCRIPT")

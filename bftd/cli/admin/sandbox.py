@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import sys
@@ -91,6 +92,8 @@ def _exports(site: SandboxSite, nodes: int, with_daemon: bool) -> Iterator[str]:
     if with_daemon:
         yield f"export BFTD_CONFIG={shlex.quote(str(site.config_path))}"
         path.append(str(Path(sys.executable).parent))
+    else:
+        yield "unset BFTD_CONFIG"
     yield f"export BFT_STATE_DIR={shlex.quote(site.cluster.env()['BFT_STATE_DIR'])}"
     yield f"export SLURM_CONF={shlex.quote(str(site.cluster.conf))} PATH={shlex.quote(':'.join(path))}:$PATH"
     yield f"# end it with: bft sandbox down --root {shlex.quote(str(site.root))}"
@@ -108,7 +111,9 @@ def _next_steps(site: SandboxSite, nodes: int) -> Iterator[str]:
 
 
 @sandbox.command()
-@click.option("--root", type=click.Path(path_type=Path), help="Its folder; may be left out when only one runs.")
+@click.option(
+    "--root", type=click.Path(path_type=Path), help="Its folder; default: that of $SLURM_CONF, or the only one."
+)
 def down(root: Path | None) -> None:
     """End a private cluster and all that runs in it, bftd too."""
     from bftd.cli.admin.sandbox_site import SandboxSite
@@ -162,6 +167,12 @@ def _only_root(root: Path | None) -> Path:
     running = Sandbox.running()
     if not running:
         raise UsageError("no private cluster runs: start one with bft sandbox up")
+    conf = os.environ.get("SLURM_CONF")
+    mine = [path for path in running if conf and Sandbox.attach(path).conf == Path(conf)]
+    if mine:
+        return mine[0]
+    if conf and not os.path.exists(conf):
+        raise UsageError(f"the private cluster of this shell does not run: {conf} is gone; choose another with --root")
     if len(running) > 1:
         raise UsageError(f"several private clusters run: choose one with --root: {', '.join(map(str, running))}")
     return running[0]

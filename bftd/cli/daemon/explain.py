@@ -11,6 +11,7 @@ from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.base.format import counted, moment
 from bftd.cli import common, options
+from bftd.cli.daemon.trainers import id_of
 
 _NOT_THERE = 404
 _WORDS_WIDTH = 16
@@ -43,15 +44,17 @@ def explain(name: str, limit: int, as_node: bool, as_trainer: bool, config_path:
 def _explanation(
     daemon: api_client.ApiClient, name: str, limit: int, as_node: bool, as_trainer: bool
 ) -> dict[str, Any]:
-    """Return the daemon's explanation of the trainer of that name, or else of the node."""
-    if as_trainer:
-        return daemon.explain(name, limit)
+    """Return the daemon's explanation of the trainer with that id, else of the node, else of the trainer so called."""
     if not as_node:
         try:
             return daemon.explain(name, limit)
         except ApiError as error:
             if error.status != _NOT_THERE:
                 raise
+            if as_trainer:
+                if (id_ := id_of(daemon, name)) is None:
+                    raise
+                return daemon.explain(id_, limit)
     try:
         return daemon.explain_node(name, limit)
     except ApiError as error:
@@ -62,8 +65,10 @@ def _explanation(
             raise BftError(older if as_node else f"no trainer {name} is known, and {older}") from None
         if as_node:
             raise
+        if (id_ := id_of(daemon, name)) is not None:
+            return {**daemon.explain(id_, limit), "is_node": False}
         raise BftError(
-            f"neither a trainer nor a harvested node is called {name}: `bft trainers --all` and `bft status` list them"
+            f"no trainer and no harvested node is called {name}: `bft trainers --all` and `bft status` list them"
         ) from None
 
 

@@ -30,7 +30,7 @@ def _states(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 @click.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.argument("ids", nargs=-1, metavar="[ID|NAME...]")
 @click.option("-a", "--all", "every", is_flag=True, help="Also those that ended, as far as the ledger goes back.")
 @click.option("-u", "--user", "users", metavar="U[,U...]", help="Those of these users.")
 @click.option("--me", is_flag=True, help="Your own.")
@@ -55,7 +55,7 @@ def trainers(
     wanted = None if users is None else {user.strip() for user in users.split(",")}
     daemon = api_client.find(config_path)
     every = every or bool(ids) or "finished" in states
-    reply = _answer(daemon, every)
+    reply = listed(daemon, every)
     found = reply["trainers"]
     if not every:
         found = [trainer for trainer in found if trainer["state"] != "finished"]
@@ -66,9 +66,9 @@ def trainers(
         for trainer in found
         if (wanted is None or trainer["user"] in wanted)
         and (not states or trainer["state"] in states)
-        and (not ids or trainer["id"] in ids)
+        and (not ids or trainer["id"] in ids or trainer["name"] in ids)
     ]
-    missing = [id_ for id_ in dict.fromkeys(ids) if all(trainer["id"] != id_ for trainer in found)]
+    missing = [id_ for id_ in dict.fromkeys(ids) if all(id_ not in (each["id"], each["name"]) for each in found)]
     if missing and not (wanted or states):
         raise BftError(f"no trainer {', '.join(missing)} is known: `bft trainers --all` shows those that are")
     if as_json:
@@ -79,7 +79,22 @@ def trainers(
         click.echo("bft: the ledger has more trainers that ended: name those that you look for", err=True)
 
 
-def _answer(daemon: api_client.ApiClient, every: bool) -> dict[str, Any]:
+def id_of(daemon: api_client.ApiClient, name: str) -> str | None:
+    """Return the id of the trainer of that name that has not ended, or else of the last one that has; None if unknown.
+
+    Raises UsageError if several have not ended.
+    """
+    found = [trainer for trainer in listed(daemon, every=True)["trainers"] if trainer["name"] == name]
+    live = [trainer for trainer in found if trainer["state"] != "finished"]
+    if len(live) > 1:
+        raise UsageError(
+            f"{len(live)} trainers are called {name}: name one by its id: {', '.join(t['id'] for t in live)}"
+        )
+    newest = max(live or found, key=lambda trainer: trainer.get("arrived_s") or 0.0, default=None)
+    return None if newest is None else str(newest["id"])
+
+
+def listed(daemon: api_client.ApiClient, every: bool) -> dict[str, Any]:
     """Return the trainers; from an older daemon without this endpoint those of its status, without reasons."""
     try:
         reply = daemon.trainers(every)

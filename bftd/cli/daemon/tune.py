@@ -82,9 +82,9 @@ def tune(
     as_json: bool,
     **changes: Any,
 ) -> None:
-    """Change the running daemon's settings; they act at once and survive its restart.
+    """Change the running daemon's settings, or show them; changes act at once and survive its restart.
 
-    They hide the configuration's values until --reset. `bft status` shows which do.
+    They hide the configuration's values until --reset.
 
     First it shows their effect, by replaying the last day with the present settings and with these, on this host. That
     is advice: if there is none, they are changed all the same.
@@ -96,11 +96,13 @@ def tune(
     }
     if (reset and given) or (names and not reset):
         raise UsageError("name KEYs only with --reset, and change nothing else with it")
-    if not given and not reset:
-        *first, last = map(_option, keys.tunable())
-        raise UsageError(f"give at least one of {', '.join(first)} and {last}")
     if dry_run and effect is False:
         raise UsageError("--dry-run shows the effect and does nothing else: leave --no-effect out")
+    if not given and not reset:
+        *first, last = map(_option, keys.tunable())
+        options.refuse_idle(("dry_run", "effect", "hours"), f"is for a change: give {', '.join(first)} or {last}")
+        _show(api_client.find(config_path).status(folded=True), as_json)
+        return
     chosen = [_named(name) for name in names]
     daemon = api_client.find(config_path)
     change = _as_typed(given, chosen, reset)
@@ -122,6 +124,17 @@ def tune(
         common.echo_json(settings | {"effect": found and found.to_json()})
     else:
         click.echo("  ".join(f"{name}={value}" for name, value in settings.items()))
+
+
+def _show(status: Mapping[str, Any], as_json: bool) -> None:
+    """Print the settings, each with the configuration's value if that is hidden."""
+    if as_json:
+        common.echo_json({**status["settings"], "effect": None})
+        return
+    for key in keys.tunable():
+        tuned = status["tuned"].get(key.name)
+        own = "" if tuned is None else f"  (the configuration has {_number(tuned['file'])})"
+        click.echo(printable(f"{_option(key)} {_number(status['settings'][key.name])}{own}"))
 
 
 def _as_typed(given: Mapping[str, Any], names: list[str], reset: bool) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # The part of a script's first line that the kernel reads.
 _FIRST_LINE_BYTES = 120
 
-_PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
+_PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
 
 @click.command(

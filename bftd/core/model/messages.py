@@ -293,7 +293,7 @@ def resize_costs(knowledge: ScalingModel, held: int) -> str:
     if knowledge.up_stalls or knowledge.down_stalls or knowledge.save_s is not None:
         up_s, down_s = knowledge.up_cost_s(held), knowledge.down_cost_s(held)
         where = f"with {nodes(held)}, " if held else ""
-        parts.append(f"{where}growing is reckoned to cost {up_s:.1f} s and shrinking {down_s:.1f} s")
+        parts.append(f"{where}growing costs about {up_s:.1f} s and shrinking {down_s:.1f} s")
     if knowledge.last_resize is not None:
         parts.append(_last_resize(knowledge.last_resize))
     if knowledge.resumes_s:

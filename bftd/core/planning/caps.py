@@ -60,7 +60,7 @@ class Quota:
         """Say that a user or an account is at its cap."""
         most = self.caps[group.kind]
         things = self.what.removesuffix("s") if most == 1 else self.what
-        return f"{group} is at the cap of {most} {things} per {group.kind}"
+        return f"{group} may have at most {most} {things} here"
 
     def groups(self, trainer: Trainer) -> list[CapGroup]:
         """Return the capped groups that the trainer belongs to."""

@@ -33,7 +33,7 @@ async def pause(request: web.Request) -> web.Response:
     now_s, release = service.now(), fields.flag("release", False)
     pauses = [Pause(kind, name, caller.user, now_s, why, release) for kind, name in chosen]
     asked_back = service.pause(pauses)
-    reply = {"text": f"{growth_stops.what(pauses)}: nothing more is lent", "asked_back": asked_back}
+    reply = {"text": f"paused: {growth_stops.what(pauses)}; nothing new is lent", "asked_back": asked_back}
     bound_s = service.state.settings.pool.give_back_bound_s
     return web.json_response(reply | {"within_s": bound_s, "pauses": admin_view.pauses(service.state)})
 

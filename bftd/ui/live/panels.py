@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from bftd.base import view
-from bftd.base.format import UNKNOWN, clock, moment, percent, period, rate, span
+from bftd.base.format import UNKNOWN, clock, counted, moment, percent, period, rate, span
 from bftd.client import Curve, CurvePoints, Decision, Node, NodeGroup, PastLease, Status, Trainer
 from bftd.client.decode import written
 from bftd.protocol.fields import printable
@@ -122,7 +122,8 @@ def facts(trainer: Trainer, sizes: Sequence[tuple[float, float]], now_s: float, 
     lines.append("\nend not known" if line.left == UNKNOWN else f"\nends in {line.left}")
     if trainer.loss is not None:
         lines.append(f", loss {line.loss}")
-    lines.append(f"\n{trainer.resizes} resizes, {trainer.suspends} suspends, {trainer.steps_lost} steps lost", "dim")
+    counts = ((trainer.resizes, "resize"), (trainer.suspends, "suspend"), (trainer.steps_lost, "step"))
+    lines.append(f"\n{', '.join(counted(*each) for each in counts)} lost", "dim")
     width_most = max(10, min(width - 2, 60))
     past = charts.spark(sizes, now_s - PAST_S, now_s, width_most, glyphs)
     most = max((value for at_s, value in sizes if at_s >= now_s - PAST_S), default=0.0)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from bftd.protocol.reports import CrashReport
 from elastic.backends import KINDS
-from elastic.base.errors import EXIT_LINK_LOST
+from elastic.base.errors import EXIT_LINK_LOST, EXIT_USAGE
 from elastic.base.timing import FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SAVE_REQUEST_S, SILENT_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.blame import Blame, Verdict
@@ -306,6 +306,11 @@ class FailurePolicy:
         self._blame.saved(self._run.progress.step, now_s)
         what = self._words.error(pilot.lease) or code_text(rc)
         reached, lost_link = self._run.progress.live_step, self._lost_link(pilot, rc)
+        if rc == EXIT_USAGE and not (reached or self._words.error(pilot.lease)) and self._run.saved_step < 0:
+            self._log_crash(pilot, rc, text)
+            self._run.last_words = (pilot.node, self._words.of(pilot.lease))
+            self.finish(rc, f"the script ended with {code_text(rc)} before its first step: it refuses its arguments")
+            return
         verdict = self._blame.failed(pilot.node, what, lost_link, reached, now_s, self._members(pilot))
         if verdict.consequence:
             self._run.log(text)

@@ -54,6 +54,13 @@ COMMANDS = dict(commands())
 LISTED = dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
 
 
+@pytest.mark.parametrize("words", ["bft", *sorted(COMMANDS)])
+def test_every_command_takes_h_for_help(words: str) -> None:
+    short, whole = (CliRunner().invoke(bft, [*words.split()[1:], option]) for option in ("-h", "--help"))
+    assert (short.exit_code, short.output) == (0, whole.output)
+    assert "-h, --help" in short.output
+
+
 def test_every_command_is_on_the_page_as_one_that_reads_acts_or_shows() -> None:
     assert LISTED.keys() == COMMANDS.keys()
 

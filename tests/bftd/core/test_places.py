@@ -109,10 +109,7 @@ def test_regression_ten_trainers_of_one_user_shut_everybody_else_out_in_silence(
     core.pool(*names)
     assert len(core.nodes("b")) + len(core.nodes("e0")) == 32
     assert core.nodes("b") or "train-b waits" in " ".join(core.sentences())
-    assert (
-        "train-e9 waits: " + wording("core.caps.at_cap", group="eve", most=3, things="trainers", kind="user")
-        in core.sentences()
-    )
+    assert "train-e9 waits: " + wording("core.caps.at_cap", group="eve", most=3, things="trainers") in core.sentences()
 
 
 def test_who_has_no_place_is_told_once_who_is_before_it() -> None:
@@ -184,7 +181,7 @@ def test_a_trainer_of_a_silent_driver_does_not_count_towards_a_cap_that_it_leave
     core.pool("n1", after_s=timing.GRANT_SILENT_S + 2)
     assert core.nodes("2") == {"n1"}
     assert [item["text"] for item in at_caps(core.state)] == [
-        wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user")
+        wording("core.caps.at_cap", group="ann", most=1, things="trainer")
     ]
 
 

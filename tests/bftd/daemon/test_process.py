@@ -291,9 +291,7 @@ def test_caps_are_taken_over_by_a_reload(tmp_path: Path) -> None:
         daemon.process.send_signal(signal.SIGHUP)
         daemon.told("READY=1")
         (cap,) = daemon.client.status()["caps"]
-        assert cap["text"] == wording(
-            "core.caps.at_cap", group=getpass.getuser(), most=1, things="trainer", kind="user"
-        )
+        assert cap["text"] == wording("core.caps.at_cap", group=getpass.getuser(), most=1, things="trainer")
 
 
 def test_a_daemon_for_a_partition_that_does_not_exist_ends_in_one_line(tmp_path: Path) -> None:
@@ -337,15 +335,19 @@ NO_CHOICE = "is not one of"
         (["status"], 1, excerpt("http.client.no_daemon")),
         (["explain", "12"], 1, excerpt("http.client.no_daemon")),
         (
-            ["tune"],
+            ["tune", "--dry-run"],
             2,
             wording(
-                "cli.tune.none_given", first="--max-nodes, --max-share, --t-fwd, --objective, --pj-max", last="--solver"
+                "cli.tune.none_given",
+                option="--dry-run",
+                first="--max-nodes, --max-share, --t-fwd, --objective, --pj-max",
+                last="--solver",
             ),
         ),
         (["tune", "--objective", "fun"], 2, f"'fun' {NO_CHOICE}"),
         (["status", "--json", "--watch"], 2, "exclude each other"),
-        (["stats"], 2, "No such command 'stats'"),
+        (["stats"], 2, wording("cli.lazy.near", group="bft", name="stats", near="status")),
+        (["bogus"], 2, wording("cli.lazy.unknown", group="bft", name="bogus")),
         (["status", "--config", "/does/not/exist"], 2, excerpt("bftd.config.unreadable", path="/does/not/exist")),
         (["sandbox", "up", "--gpus", "a100"], 2, wording("cli.sandbox.gpus_malformed", text="a100")),
     ],

@@ -156,7 +156,7 @@ async def test_what_a_resize_cost_is_in_the_ledger_and_explained_part_by_part(se
     assert parts.items() <= costs["last"].items()
     assert costs["text"] == (
         wording(
-            "core.sentences.costs_reckoned",
+            "core.sentences.costs_expected",
             up_s=12.5,
             down_s="1.0 s; "
             + wording(

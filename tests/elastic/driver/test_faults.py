@@ -85,6 +85,20 @@ async def test_a_script_that_fails_three_times_ends_the_trainer_with_its_own_exi
     )
 
 
+async def test_regression_a_script_that_refused_its_arguments_was_started_three_times(stage: Stage) -> None:
+    await trains(stage, "n1", "n2")
+    await crash(stage, "n2", 2)
+    assert stage.ended == (2, wording("elastic.policy.refused_arguments"))
+    assert [report.node for report in stage.reports(CrashReport)] == ["n2"]
+
+
+async def test_exit_code_2_after_a_step_or_with_an_error_is_a_failure_like_others(stage: Stage) -> None:
+    await trains(stage, "n1")
+    await steps(stage, await begins(stage, "n1"), 1, saved=0)
+    await crash(stage, "n1", 2)
+    assert stage.ended is None
+
+
 async def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(stage: Stage) -> None:
     await trains(stage, "n1")
     for _ in range(3):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,14 @@ lines = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"
 scripts = st.lists(lines | st.sampled_from(["#SBATCH --time=5", "import torch", "", "# hello"]), max_size=12).map(
     lambda some: "\n".join(["#!/usr/bin/env python3", *some]) + "\n"
 )
+
+
+def test_regression_a_file_of_python_without_a_first_line_for_the_kernel_was_refused() -> None:
+    source = "#SBATCH --elastic=1-4\n#SBATCH --time=5\nimport torch\n"
+    assert interpreter_of(source, "finetune.py") == shutil.which("python3")
+    rewritten = rewrite(source, "/d", HEADER)
+    assert [line for line in rewritten.split("\n") if line.startswith("#SBATCH")] == ["#SBATCH --time=5"]
+    assert restore(rewritten) == (HEADER, source.replace("#SBATCH --el", "##SBATCH --el"))
 
 
 @given(scripts)
@@ -153,8 +162,8 @@ def test_env_is_followed_to_the_python_of_the_path(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_script_without_a_python_is_refused_with_one_line_that_names_it(source: str) -> None:
-    with pytest.raises(UsageError, match=r"^train.py: ") as caught:
-        interpreter_of(source, "train.py")
+    with pytest.raises(UsageError, match=r"^train: ") as caught:
+        interpreter_of(source, "train")
     assert len(str(caught.value).splitlines()) == 1
 
 

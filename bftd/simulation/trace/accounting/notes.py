@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 SENTENCES = {
     "gaps": "{} gaps in which nothing was known: no node counts as idle there",
     "gap_s": "{} s of gaps altogether",
-    "jobs": "{} times a job had a node",
+    "jobs": "{} job-node pairs",
     "steps_ignored": "{} job steps were ignored: the job's own row tells when it had its nodes",
     "jobs_never_started": "{} jobs never started",
     "jobs_without_nodes": "{} jobs ran on nodes that the file does not name: those nodes may look idle",

@@ -175,6 +175,17 @@ def test_a_wrong_question_is_told_in_one_line(words: list[str], told: str) -> No
     assert ended.exit_code == 2 or isinstance(ended.exception, BftError)
 
 
+def test_a_trainer_is_found_by_its_name_the_one_that_has_not_ended_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = run("explain", "resnet")
+    assert isinstance(ended.exception, BftError)
+    assert str(ended.exception) == wording("cli.trainers.several_called_so", count=2, name="resnet", ids="17, 18")
+    others = [LOST, ENDED, ANN, BOB | {"name": "gpt"}]
+    monkeypatch.setattr(Daemon, "trainers", lambda *_: {"trainers": others, "more": False})
+    for words in (("resnet",), ("--trainer", "resnet")):
+        assert run("explain", *words).output.splitlines() == ["2027-01-15 08:00:00  resnet waits"]
+    assert (ids("gpt"), ids("resnet")) == (["18"], ["8", "9", "17"])
+
+
 def test_a_node_is_explained_by_what_it_is_who_had_it_and_what_was_said() -> None:
     assert run("explain", "n1").output.splitlines() == [
         "n1 (IDLE, a100x4) " + wording("cli.explain.not_in_pool", why="is kept for job 7"),

@@ -56,7 +56,7 @@ def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:
     assert (
         "train-3 "
         + wording("core.sentences.stays", held="3 nodes", why="")
-        + wording("core.caps.at_cap", group="bob", most=3, things="nodes", kind="user")
+        + wording("core.caps.at_cap", group="bob", most=3, things="nodes")
         in core.sentences()
     )
 
@@ -71,8 +71,8 @@ def test_an_account_shares_its_cap_among_its_users() -> None:
     assert held["1"] + held["2"] == 4
     assert held["3"] == 4
     assert [item["text"] for item in at_caps(core.state)] == [
-        wording("core.caps.at_cap", group="account chem", most=4, things="nodes", kind="account"),
-        wording("core.caps.at_cap", group="account bio", most=4, things="nodes", kind="account"),
+        wording("core.caps.at_cap", group="account chem", most=4, things="nodes"),
+        wording("core.caps.at_cap", group="account bio", most=4, things="nodes"),
     ]
 
 
@@ -91,10 +91,7 @@ def test_lower_caps_shrink_at_once_also_where_nothing_may_grow_or_the_solver_fai
         # whoever shrinks stops at a size it can run on
         assert 0 < sum(left.values()) <= 4
         assert left["2"] in (0, 2, 3)
-        assert any(
-            says(text, "core.caps.at_cap", group="ann", most=4, things="nodes", kind="user")
-            for text in core.sentences()
-        )
+        assert any(says(text, "core.caps.at_cap", group="ann", most=4, things="nodes") for text in core.sentences())
 
 
 def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
@@ -108,7 +105,7 @@ def test_a_cap_below_what_a_trainer_needs_suspends_it() -> None:
         + wording(
             "core.sentences.suspended",
             nodes="n[1-4]",
-            why=wording("core.caps.at_cap", group="ann", most=2, things="nodes", kind="user"),
+            why=wording("core.caps.at_cap", group="ann", most=2, things="nodes"),
         )
         in core.sentences()
     )
@@ -123,11 +120,11 @@ def test_trainers_beyond_the_cap_wait_and_others_go_ahead_of_them() -> None:
     assert [len(core.nodes(id_)) for id_ in "123"] == [2, 0, 2]
     core.pool(*names(7))
     said = [text for text in core.sentences() if text.startswith("train-2 waits")]
-    assert said == ["train-2 waits: " + wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user")]
+    assert said == ["train-2 waits: " + wording("core.caps.at_cap", group="ann", most=1, things="trainer")]
     texts = [item["text"] for item in at_caps(core.state)]
     assert texts == [
-        wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user, 1 more waits"),
-        wording("core.caps.at_cap", group="bob", most=1, things="trainer", kind="user"),
+        wording("core.caps.at_cap", group="ann", most=1, things="trainer") + ", 1 more waits",
+        wording("core.caps.at_cap", group="bob", most=1, things="trainer"),
     ]
     core.finish("1")
     core.pool(*names(7))
@@ -145,7 +142,7 @@ def test_a_lower_cap_on_trainers_stops_those_that_came_last() -> None:
     told = "train-2 " + wording(
         "core.sentences.suspended",
         nodes="n[3-4]",
-        why=wording("core.caps.at_cap", group="ann", most=1, things="trainer", kind="user"),
+        why=wording("core.caps.at_cap", group="ann", most=1, things="trainer"),
     )
     assert told in core.sentences()
 
