@@ -13,6 +13,7 @@ from bftd.base import format
 
 # The order in which node states are drawn and counted.
 NODE_STATES = ("regular", "planned", "leased", "idle", "away")
+_STATES = ("running", "waiting", "suspended", "finished")
 _AS_SENT = ("id", "name", "user", "account", "backend", "resizes", "suspends", "reason", "on")
 
 
@@ -65,6 +66,11 @@ def trainer_line(trainer: Mapping[str, Any], now_s: float) -> TrainerLine:
         ends=format.end(end_s, now_s),
         left=format.UNKNOWN if done or end_s is None else format.span(end_s - now_s),
     )
+
+
+def state_rank(state: str) -> int:
+    """Return the place of trainers in such a state in a list: those that run first, those that ended last."""
+    return _STATES.index(state) if state in _STATES else len(_STATES)
 
 
 def shown(fields: Iterable[str], lines: Sequence[TrainerLine], rare: Sequence[str] = ("account",)) -> list[str]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bftd.base.format import clock, counted, node_hours, percent
 from bftd.base.tables import Column, Fitted
 from bftd.base.text import Drawn, Stack, Words
-from bftd.base.view import alarms, shown, snapshot_age, trainer_line, warnings
+from bftd.base.view import alarms, shown, snapshot_age, state_rank, trainer_line, warnings
 from bftd.protocol.fields import printable
 
 _STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
@@ -38,15 +38,18 @@ _TRAINER_COLUMNS = {
 }
 
 
-def render(status: Mapping[str, Any]) -> Stack:
-    """Render one `GET /v1/status` answer as the whole view; names that users choose cannot control the terminal."""
+def render(status: Mapping[str, Any], every: bool = False) -> Stack:
+    """Render one `GET /v1/status` answer as the whole view; names that users choose cannot control the terminal.
+
+    Trainers that ended are one line, or with `every` a row each.
+    """
     status = _printable(status)
     if "node_groups" not in status:
         from bftd.base.folding import Folds, folded  # loading it takes time, and a current daemon folds
 
         status = folded(status, Folds())
     parts: list[Drawn] = _shadow_head(status) if status["mode"] == "shadow" else [_headline(status)]
-    parts += [_nodes(status), _trainers(status)]
+    parts += [_nodes(status), *_trainers(status, every)]
     parts += [Words(text, "red") for text in alarms(status)] + [Words(text, "yellow") for text in warnings(status)]
     parts += [*_earmarks(status), _decisions(status["decisions"])]
     return Stack(parts)
@@ -118,13 +121,23 @@ def _nodes(status: Mapping[str, Any]) -> Fitted:
     return Fitted("Nodes", columns, rows)
 
 
-def _trainers(status: Mapping[str, Any]) -> Fitted:
-    """Return a table with a row per trainer; on a narrow screen columns that repeat others or matter least go first."""
-    lines = [trainer_line(trainer, status["time_s"]) for trainer in status["trainers"]]
+def _trainers(status: Mapping[str, Any], every: bool) -> Iterator[Drawn]:
+    """Yield a table with a row per trainer, those that run first, and a line on those that ended unless `every`.
+
+    On a narrow screen columns that repeat others or matter least go first.
+    """
+    ordered = sorted(status["trainers"], key=lambda trainer: state_rank(trainer["state"]))
+    ended = [] if every else [trainer for trainer in ordered if trainer["state"] == "finished"]
+    lines = [trainer_line(trainer, status["time_s"]) for trainer in ordered if trainer not in ended]
     names = shown(_TRAINER_COLUMNS, lines)
     rows = [(tuple(getattr(line, name) for name in names), "") for line in lines]
     table = Fitted("Trainers", [_TRAINER_COLUMNS[name] for name in names], rows)
-    return table.style("state", lambda state: _STATE_STYLES.get(state.partition(" ")[0], ""))
+    yield table.style("state", lambda state: _STATE_STYLES.get(state.partition(" ")[0], ""))
+    if ended:
+        last = trainer_line(max(ended, key=lambda trainer: trainer.get("finished_s") or 0.0), status["time_s"])
+        yield Words(
+            f"{counted(len(ended), 'trainer')} ended, lately {last.name}, {last.state}: --all shows them", "dim"
+        )
 
 
 def _earmarks(status: Mapping[str, Any]) -> list[Words]:

@@ -19,11 +19,14 @@ WATCH_EVERY_S = 1.0
 @options.config
 @options.as_json
 @click.option("--watch", is_flag=True, help="Show it live until interrupted.")
+@click.option("-a", "--all", "every", is_flag=True, help="Also each trainer that ended.")
 @click.option("--check", is_flag=True, help="Print one line on how it does and exit 0, 1 (warning) or 2 (critical).")
-def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> None:
+def status(config_path: str | None, as_json: bool, watch: bool, every: bool, check: bool) -> None:
     """Show nodes, trainers and the last decisions."""
     if watch and (as_json or check):
         raise UsageError(f"{'--json' if as_json else '--check'} and --watch exclude each other: leave one out")
+    if as_json or check:
+        options.refuse_idle(("every",), "is for the view: --json has every trainer")
     if check:
         _check(config_path, as_json)
         return
@@ -32,11 +35,11 @@ def status(config_path: str | None, as_json: bool, watch: bool, check: bool) -> 
     if as_json:
         common.echo_json(seen)
     elif watch:
-        _watch(daemon, seen)
+        _watch(daemon, seen, every)
     else:
         from bftd.ui.status import render
 
-        common.draw(render(seen))
+        common.draw(render(seen, every))
 
 
 def _check(config_path: str | None, as_json: bool) -> None:
@@ -54,12 +57,12 @@ def _check(config_path: str | None, as_json: bool) -> None:
     click.get_current_context().exit(found.code)
 
 
-def _watch(daemon: api_client.ApiClient, seen: dict[str, Any]) -> None:
+def _watch(daemon: api_client.ApiClient, seen: dict[str, Any], every: bool) -> None:
     from rich.live import Live
 
     from bftd.ui.status import render
 
-    with Live(render(seen), screen=True, auto_refresh=False) as live:
+    with Live(render(seen, every), screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(WATCH_EVERY_S)
-            live.update(render(daemon.status(folded=True)), refresh=True)
+            live.update(render(daemon.status(folded=True), every), refresh=True)

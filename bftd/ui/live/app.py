@@ -21,6 +21,7 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.widgets import DataTable, Footer, Input, Static
 
 from bftd.base.errors import BftError
+from bftd.base.view import state_rank
 from bftd.client import Client, Explanation, Status, Trainer
 from bftd.protocol.fields import printable
 from bftd.ui.live import commands, panels, style
@@ -197,7 +198,8 @@ class Top(App[None]):
         self._text("#feed", panels.decisions(self._memory.decisions, 20))
 
     def _draw_trainers(self, status: Status) -> None:
-        shown = [item for item in status.trainers if self._matches(item)]
+        ordered = sorted(status.trainers, key=lambda item: state_rank(item.state))
+        shown = [item for item in ordered if self._matches(item)]
         table = self._home("#trainers", TrainerTable)
         table.show(shown, status.time_s)
         why = f"no trainer has {self._wanted!r}" if self._wanted else "no trainer is there: bft sbatch submits one"

@@ -26,10 +26,10 @@ from tests.bftd.builders import NOW_S, Core, lease, registration
 from tests.support.messages import says
 
 
-def drawn(status: dict[str, Any], width: int = 160) -> str:
+def drawn(status: dict[str, Any], width: int = 160, every: bool = False) -> str:
     """The view as plain text."""
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(render(status))
+    Console(file=out, width=width, color_system=None).print(render(status, every))
     return out.getvalue()
 
 
@@ -52,6 +52,27 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
     assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
     assert says(text, "core.sentences.starts", count="3 nodes", nodes="n[1-3]")
     assert says(text, "bftd.view.give_back", p50=0.25, max="0.50", count=2)
+
+
+def test_regression_trainers_that_ended_stood_above_those_that_run() -> None:
+    core = Core()
+    for id_ in ("1", "2", "3", "4"):
+        core.arrive(registration(id_, nodes_max=1, name=f"train-{id_}"))
+    core.pool("n1")
+    core.place_all()
+    status = status_of(core)
+    for trainer, state in zip(status["trainers"], ("finished", "suspended", "waiting", "running"), strict=True):
+        trainer |= {"state": state, "exit_code": 0 if state == "finished" else None}
+
+    def names(text: str) -> list[str]:
+        return [line.split()[0] for line in text.splitlines() if line.startswith("train-")]
+
+    text = drawn(status)
+    assert names(text) == ["train-4", "train-3", "train-2"]
+    assert says(text, "bftd.view.ended", count="1 trainer", name="train-1", state="finished (0)")
+    whole = drawn(status, every=True)
+    assert names(whole) == ["train-4", "train-3", "train-2", "train-1"]
+    assert not says(whole, "bftd.view.ended")
 
 
 def test_training_comes_first_then_what_is_held_and_what_held_nodes_do_that_do_not_train() -> None:
@@ -140,7 +161,7 @@ def busy() -> dict[str, Any]:
 @given(width=st.integers(60, 250))
 def test_at_no_width_is_a_header_an_id_or_a_state_cut(width: int) -> None:
     status = busy()
-    text = drawn(status, width)
+    text = drawn(status, width, every=True)
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     header = next(line for line in lines if line.startswith("trainer"))
@@ -155,11 +176,11 @@ def test_at_no_width_is_a_header_an_id_or_a_state_cut(width: int) -> None:
     if more:
         needs = int(hidden.split()[0])
         assert needs > width
-        assert "more at " not in drawn(status, needs)
+        assert "more at " not in drawn(status, needs, every=True)
 
 
 def test_at_80_columns_who_trains_where_and_how_fast_is_shown_and_the_rest_is_named() -> None:
-    lines = drawn(busy(), 80).splitlines()
+    lines = drawn(busy(), 80, every=True).splitlines()
     header = next(line for line in lines if line.startswith("trainer"))
     assert header.split() == ["trainer", "id", "user", "state", "nodes", "range", "samples/s"]
     assert lines[lines.index(header) + 5].endswith("columns: account, back-end, step, loss, resizes, suspends, on")
