@@ -108,7 +108,7 @@ def fit(
         common.echo_json({"plans": [plan.to_json() for plan in listed], "notes": notes})
     else:
         everything = tuple(pools(found.inventory))
-        common.echo(size_shown.lines(found.plans, found.best, notes, everything, len(listed)))
+        common.echo(size_shown.lines(found.plans, found.best, notes, everything, len(listed), by))
     if found.advice:
         raise DoesNotFit(found.advice)
     if script is not None and target is not None:

@@ -26,13 +26,13 @@ def lines(shown: ChooseResult, top: int, program: str) -> Iterator[str]:
         Column("PARTITION", least=10),
         Column("GPUS"),
         Column("SPREAD", rank=2),
-        Column("STEP", rank=1, right=True),
+        Column("STEP", rank=3, right=True),
         Column("ORIGIN"),
         Column("RUN"),
         Column("STARTS"),
         Column("ENDS"),
         Column("AT WORST"),
-        Column("GPU-HOURS", rank=3, right=True),
+        Column("GPU-HOURS", rank=1, right=True),
     ]
     rows = shown.ordered[: max(_ROWS, top)]
     yield from common.table(columns, [_row(at, run, shown) for at, run in enumerate(rows, 1)])

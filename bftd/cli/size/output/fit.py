@@ -9,7 +9,7 @@ from bftd.cli import common
 
 if TYPE_CHECKING:
     from sizing.base.estimate import Estimate
-    from sizing.choice.fit import GpuPlan
+    from sizing.choice.fit import By, GpuPlan
     from sizing.inventory.pools import GpuPool
 
 _GIB = 2**30
@@ -22,10 +22,12 @@ def lines(
     notes: Sequence[str],
     everything: Sequence[GpuPool],
     in_json: int,
+    by: By,
 ) -> Iterator[str]:
     """Yield the table, then Slurm's message and the lines of each of the best plans.
 
-    `in_json` is the number of plans in the JSON output.
+    `in_json` is the number of plans in the JSON output. On a narrow screen the figure that the plans are ranked `by`
+    stays, and those of the memory go first.
     """
     from bftd.base.tables import Column
     from sizing.sbatch import lines as emit
@@ -37,13 +39,13 @@ def lines(
         Column("PARTITION", least=10),
         Column("GPUS"),
         Column("SPREAD"),
-        Column("BATCH", rank=1, right=True),
-        Column("PEAK GIB", right=True),
-        Column("WITH GUARD", right=True),
-        Column("OF", right=True),
+        Column("BATCH", rank=2, right=True),
+        Column("PEAK GIB", rank=3, right=True),
+        Column("WITH GUARD", rank=4, right=True),
+        Column("OF", rank=5, right=True),
         Column("FITS"),
-        Column("STEP" if mixed else "STEP (assumed)", rank=2),
-        Column("COST", rank=3, right=True),
+        Column("STEP" if mixed else "STEP (assumed)", rank=0 if by == "time" else 1),
+        Column("COST", rank=1 if by == "time" else 0, right=True),
     ]
     yield from common.table(columns, [_row(at, plan, mixed) for at, plan in shown])
     if len(plans) > len(shown):
