@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sizing.base.errors import SizingError
-    from sizing.files.site import Site
     from sizing.functions.cpu_profile import CpuProfile, profile_cpu
     from sizing.functions.gpu_plans import FitResult, fit
     from sizing.functions.job_runs import ChooseResult, choose
     from sizing.functions.job_usage import learn
+    from sizing.functions.site import Site
     from sizing.functions.step_estimate import StepEstimate, estimate
 
 __all__ = [
@@ -36,7 +36,7 @@ _PLACES = {
     "ChooseResult": "functions.job_runs",
     "CpuProfile": "functions.cpu_profile",
     "FitResult": "functions.gpu_plans",
-    "Site": "files.site",
+    "Site": "functions.site",
     "SizingError": "base.errors",
     "StepEstimate": "functions.step_estimate",
     "choose": "functions.job_runs",

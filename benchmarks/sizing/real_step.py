@@ -3,10 +3,11 @@
     python benchmarks/sizing/real_step.py STEP.py:FUNCTION --batch B [--dp D] [--tp T] [--fsdp F] [--steps N]
 
 Calls the function as `bft size mem` does, runs N steps and prints one line of JSON. On a CPU what counts is each
-allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made, in
-bytes as asked for; the peak is that of the steps. gloo's threads let go of tensors when they come to it, so between
-ranks a rank pauses for 20 ms after each wait for a collective; without that the peak is another one each
-time. What does not come from torch's allocator (Python's own memory, libraries' private buffers) does not count. One
+allocation and each release of torch's CPU allocator as torch.profiler records them, from before the model is made,
+in bytes as asked for; the peak is that of the steps. gloo's threads let go of tensors when they come to it, so
+between ranks a rank pauses for 20 ms after each wait for a collective, and for 100 ms before each forward pass of
+DistributedDataParallel, which waits where Python does not see it; without that the peak is another one each time.
+What does not come from torch's allocator (Python's own memory, libraries' private buffers) does not count. One
 thread computes, so that kernels keep buffers for one thread.
 """
 
@@ -81,7 +82,7 @@ def peak_of(tree: Sequence[Any]) -> int:
 
 
 def settle() -> None:
-    """Pauses after each wait for a collective, until its threads have let go of their tensors."""
+    """Pauses after each wait for collectives, until their threads have let go of their tensors."""
     import torch
     from torch.distributed import _functional_collectives as functional
 
@@ -93,6 +94,13 @@ def settle() -> None:
 
         return call
 
+    forward = torch.nn.parallel.DistributedDataParallel.forward
+
+    def rested(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(5 * _PAUSE_S)  # it frees the first buckets here, if no thread holds them any more
+        return forward(*args, **kwargs)
+
+    torch.nn.parallel.DistributedDataParallel.forward = rested  # type: ignore[method-assign]
     torch.distributed.Work.wait = pausing(torch.distributed.Work.wait)  # type: ignore[method-assign]
     functional.wait_tensor = pausing(functional.wait_tensor)
 

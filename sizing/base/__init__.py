@@ -1,1 +1,1 @@
-"""Estimates with their origin, parallel splits and readers of JSON, which all of sizing uses. Pure."""
+"""Estimates with their origin, parallel splits, and files, which all of sizing uses."""

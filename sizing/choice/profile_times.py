@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sizing.base.errors import DoesNotFit, NoProfile, NoTable, SizingError
 from sizing.base.estimate import Estimate
@@ -20,10 +21,12 @@ from sizing.choice.fit import retimed as ranked
 from sizing.choice.layout import Layout
 from sizing.choice.timers.profiled_time import ProfiledTime
 from sizing.choice.timers.timers import slowest_of
-from sizing.files.site import Site
 from sizing.model.child import graphing
 from sizing.model.graph import GRAPH_BATCH, Graph
 from sizing.model.request import ModelRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 AS_IT_IS = "fp32"
 """The precision of profiles of a model run as it is, in its own data types, without autocast."""
@@ -115,15 +118,18 @@ def retimed(
     timeout_s: float,
     precision: str,
     by: By,
-    site: Site,
+    folder: Path,
     notes: list[str],
 ) -> tuple[GpuPlan, ...]:
-    """Return the plans, ranked again with measured times where profiles of the same split exist."""
+    """Return the plans, ranked again with measured times where profiles of the same split exist.
+
+    `folder` has the site's files.
+    """
     profiles = Profiles.of(asked, precision, notes)
     graph = None if profiles is None else graph_of(asked, global_batch, python, timeout_s, [])
     if profiles is None or graph is None:
         return tuple(plans)
-    measured = profiles.timer(graph, comm_tables.of_site(site.folder), global_batch)
+    measured = profiles.timer(graph, comm_tables.of_site(folder), global_batch)
 
     def time(layout: Layout) -> Estimate | None:
         if layout.parallel.fsdp > 1:

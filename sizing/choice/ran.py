@@ -11,20 +11,23 @@ import re
 import statistics
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
+from sizing.base.files import past_runs
+from sizing.base.files.past_runs import LEAST_STEP_S, Ran
 from sizing.base.json_fields import Fields, decoded
 from sizing.base.parallel import Parallel, Place, RankBatch
 from sizing.choice.layout import Layout, TimedLayout
 from sizing.choice.sources import Traces
 from sizing.choice.tracer import Tracer
-from sizing.files import past_runs
-from sizing.files.past_runs import LEAST_STEP_S, Ran
-from sizing.files.site import Site
 from sizing.memory.peak import guarded_bytes
 from sizing.model.child import launch
 from sizing.model.trace import StepTrace
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MOST_POINTS = 8
 """Most points of one command that are traced to find the runs of a step."""
@@ -184,14 +187,14 @@ def name_of(step: str) -> str:
     return f"{path.name}:{function}"
 
 
-def known(tracer: Tracer, places: Collection[Place], site: Site) -> tuple[list[Ran], list[str]]:
+def known(tracer: Tracer, places: Collection[Place], folder: Path) -> tuple[list[Ran], list[str]]:
     """Return past runs of exactly this step on some GPUs, and notes; traces the step as those runs had it.
 
-    With --precision, which times all arithmetic in one precision, no run counts.
+    `folder` has the site's files. With --precision, which times all arithmetic in one precision, no run counts.
     """
     name = name_of(tracer.step)
     own, note = past_runs.read(past_runs.usual_path(), name)
-    published, other = past_runs.read(site.folder / past_runs.NAME, name)
+    published, other = past_runs.read(folder / past_runs.NAME, name)
     said = [each for each in (note, other) if each]
     mine = {each.job for each in own}
     own = [each for each in own if each.place in places]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from sizing.base.errors import DoesNotFit, SizingError, Untraceable, UsageError
 from sizing.base.parallel import Parallel, RankBatch
@@ -21,12 +22,14 @@ from sizing.choice.timers.datasheet_time import Assumed, StagePart
 from sizing.choice.timers.timers import Slowest, StepTimeModel, TimerChain
 from sizing.choice.timers.with_runs import WithRuns
 from sizing.choice.tracer import Tracer, spread_of
-from sizing.files.site import Site
 from sizing.inventory.pools import GpuPool
 from sizing.inventory.shapes import shapes
 from sizing.model.child import tracing
 from sizing.model.graph import GRAPH_BATCH, Graph
 from sizing.model.request import ModelRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,10 @@ def timers_of(
     timeout_s: float,
     precision: str,
     *,
-    site: Site,
+    folder: Path,
     progress: Progress,
 ) -> Timers:
-    """Return the timers of a model, which is traced unless it is a configuration.
+    """Return the timers of a model, which is traced unless it is a configuration; `folder` has the site's files.
 
     Raises UsageError, and SizingError if tracing fails and there is no configuration to fall back on.
     """
@@ -129,7 +132,7 @@ def timers_of(
     measured = (
         None
         if profiles is None or graph is None
-        else profiles.timer(graph, comm_tables.of_site(site.folder), global_batch, splits.tensor)
+        else profiles.timer(graph, comm_tables.of_site(folder), global_batch, splits.tensor)
     )
     if measured is not None:
         timers.append(Slowest(measured))
@@ -145,7 +148,7 @@ def timers_of(
     timer: StepTimeModel = first
     if tracer is not None:
         places = {each.place for each in ways if not each.shape.pool.mixed}
-        runs, more = ran.known(tracer, places, site)
+        runs, more = ran.known(tracer, places, folder)
         timer = WithRuns(first, runs, tracer.traces, global_batch)
         said += more
     return Timers(timer, first.unknown, said, profile_times.profiling(asked, precision))

@@ -13,8 +13,8 @@ from sizing.cpu.runs.affinity import How
 from sizing.cpu.runs.measurement import ObservationLimits, PointProgress, PointResult
 from sizing.cpu.sensitivity.matrix import Matrix
 from sizing.cpu.words import age, cpus_in_words
-from sizing.files.site import HERE, Site
 from sizing.functions import cpu_node
+from sizing.functions.site import HERE, Site
 from sizing.sbatch.cpu import CpuNeed, NodeResources
 
 _UNSURE = 0.2  # relative width of a rate's interval: one so wide hides twice the difference that the search looks for

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sizing.base.errors import Untraceable, UsageError
+from sizing.base.files.past_runs import Ran
 from sizing.base.progress import Progress, quiet
 from sizing.choice import advice, profile_times, ran
 from sizing.choice.by_formula import Formula
@@ -14,8 +15,7 @@ from sizing.choice.fit import fit as ranked
 from sizing.choice.layout import Layout, layouts
 from sizing.choice.sources import Source
 from sizing.choice.tracer import Tracer, spread_of
-from sizing.files.past_runs import Ran
-from sizing.files.site import HERE, InventorySource, Site
+from sizing.functions.site import HERE, InventorySource, Site
 from sizing.inventory.inventory import Inventory
 from sizing.inventory.pools import pools, within
 from sizing.model import request
@@ -91,11 +91,11 @@ def fit(
     notes += more
     runs: list[Ran] = []
     if tracer is not None:
-        runs, more = ran.known(tracer, {each.place for each in ways if not each.shape.pool.mixed}, site)
+        runs, more = ran.known(tracer, {each.place for each in ways if not each.shape.pool.mixed}, site.folder)
         if runs:
             plans = ranked(tracer.traces, ways, by)  # now with the plans for splits that were traced only for them
         notes += more
-    plans = profile_times.retimed(plans, asked, global_batch, python, timeout_s, precision, by, site, notes)
+    plans = profile_times.retimed(plans, asked, global_batch, python, timeout_s, precision, by, site.folder, notes)
     plans = with_runs(plans, runs, by)
     best = best_of(plans, top)
     if asks_start and best:

@@ -14,7 +14,7 @@ from sizing.choice import ranking, runs
 from sizing.choice.ranking import By, StartAnswer
 from sizing.choice.run_timers import Splits, timers_of
 from sizing.choice.runs import START_UP_S, JobRun, Rejected
-from sizing.files.site import HERE, InventorySource, Site
+from sizing.functions.site import HERE, InventorySource, Site
 from sizing.inventory.pools import pools, within
 from sizing.model import request
 from sizing.model.child.tracing import TIMEOUT_S
@@ -113,7 +113,16 @@ def choose(
     chosen = within(tuple(pools(there)), partitions, gpu)
     splits = Splits.of(asked, max_stages, tensor)
     timers = timers_of(
-        asked, chosen, global_batch, max_gpus, splits, python, timeout_s, precision, site=site, progress=progress
+        asked,
+        chosen,
+        global_batch,
+        max_gpus,
+        splits,
+        python,
+        timeout_s,
+        precision,
+        folder=site.folder,
+        progress=progress,
     )
     found, out = runs.survey(chosen, timers.timer, steps, starting, max_gpus, splits.stages)
     if job is not None:

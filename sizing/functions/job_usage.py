@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from sizing.base.errors import SizingError, Untraceable, UsageError
+from sizing.base.files import past_runs
+from sizing.base.files.past_runs import Ran
+from sizing.base.files.text import text_of
 from sizing.base.progress import Progress, quiet
 from sizing.choice import ran
 from sizing.choice.tracer import Tracer
-from sizing.files import past_runs
-from sizing.files.past_runs import Ran
-from sizing.files.site import HERE, Site, text_of
+from sizing.functions.site import HERE, Site
 from sizing.inventory.gpus import GpuType
 from sizing.model.child import launch
 from sizing.model.child.tracing import TIMEOUT_S

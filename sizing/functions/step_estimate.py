@@ -11,7 +11,7 @@ from sizing.base.parallel import Parallel
 from sizing.base.progress import Progress, quiet
 from sizing.choice.by_formula import Formula
 from sizing.choice.curves import NETWORK_BYTES_S
-from sizing.files.site import HERE, Site
+from sizing.functions.site import HERE, Site
 from sizing.inventory.gpus import GpuType
 from sizing.memory import formula, traced
 from sizing.memory.peak import MemoryPeak

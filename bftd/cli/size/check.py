@@ -108,7 +108,7 @@ def _file(into: str) -> Path:
 
 
 def _text(file: Path) -> str:
-    from sizing.files.site import text_of
+    from sizing.base.files.text import text_of
 
     return text_of(str(file)) if file.exists() else ""
 

@@ -52,10 +52,10 @@ def import_(
 
     A later import of the same collective over the same link replaces the earlier one, if it has all its sizes.
     """
+    from sizing.base.files.text import text_of
     from sizing.cells.comm import nccl
     from sizing.cells.comm.table import PROGRAMS
     from sizing.cells.profiles import comm_tables
-    from sizing.files.site import text_of
 
     if kind and kind not in PROGRAMS:
         raise UsageError(f"--kind {kind}: {', '.join(PROGRAMS)}")
@@ -162,7 +162,7 @@ def _table(run: NcclRun, name: str, gpu_type: str, link_text: str, config_path: 
 
 def _type(gpu: str, name: str, config_path: str | None) -> str:
     """Return the catalogue's or the site's name of a type of GPU."""
-    from sizing.files.site import CORRECTIONS
+    from sizing.functions.site import CORRECTIONS
     from sizing.inventory.gpus import CATALOGUE, recognise
 
     if gpu in CATALOGUE or gpu == "cpu":

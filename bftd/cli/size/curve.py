@@ -266,7 +266,7 @@ def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s:
 def _classes_in(path: str) -> list[NodeKind]:
     from bftd.protocol.errors import Malformed
     from bftd.protocol.registration import NodeKind
-    from sizing.files.site import text_of
+    from sizing.base.files.text import text_of
 
     try:
         kinds = json.loads(text_of(path))

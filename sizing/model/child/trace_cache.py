@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sizing.files.database import cache_folder
+from sizing.base.files.database import cache_folder
 from sizing.model.child.launch import CHILD
 from sizing.tracer.dependencies import digest
 

@@ -8,14 +8,14 @@ from bftd.cli import common
 from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from sizing.files.site import Site
+    from sizing.functions.site import Site
     from sizing.inventory.gpus import GpuType
     from sizing.inventory.inventory import Inventory
 
 
 def site(config_path: str | None = None) -> Site:
     """Return the centre: its files are next to the configuration, and bftd's own partitions are left out."""
-    from sizing.files.site import Site
+    from sizing.functions.site import Site
 
     def without() -> set[str]:
         slurm = configuration.load_found(config_path).slurm

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sizing.base.errors import UsageError
+from sizing.base.files.text import text_of
 from sizing.inventory.file import parse
 from sizing.inventory.gpus import GpuType
 from sizing.inventory.inventory import Inventory, from_slurm, with_idle
@@ -17,13 +16,6 @@ from slurm_plugin.read.client import SlurmClient
 
 CORRECTIONS = "gpus.json"
 """The file of corrections in the centre's folder."""
-
-_MOST_BYTES = 16 * 2**20
-"""The limit for a file of GPUs or plans.
-
-The file for ten thousand nodes, each a group of its own, takes a quarter of it.
-"""
-
 
 InventorySource = Inventory | str | os.PathLike[str]
 """An inventory, or the name of its file ("-" is standard input)."""
@@ -81,21 +73,3 @@ HERE = Site()
 def in_file(path: str) -> Inventory:
     """Return the inventory in a file; "-" is standard input. Raises UsageError."""
     return parse(text_of(path), name="standard input" if path == "-" else path)
-
-
-def text_of(path: str) -> str:
-    """Return the text of a file, or of standard input for "-"; raises UsageError."""
-    where = "standard input" if path == "-" else path
-    try:
-        if path == "-":
-            raw = sys.stdin.buffer.read(_MOST_BYTES + 1)
-        else:
-            with Path(path).open("rb") as file:
-                raw = file.read(_MOST_BYTES + 1)
-        if len(raw) > _MOST_BYTES:
-            raise UsageError(f"{where} has more than {_MOST_BYTES >> 20} MiB: no file that sizing reads is so large")
-        return raw.decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"cannot read {where}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{where} is not UTF-8 text (byte {error.start}): save it as UTF-8") from None
