@@ -128,7 +128,7 @@ def _trainers(status: Mapping[str, Any], every: bool) -> Iterator[Drawn]:
     """
     ordered = sorted(status["trainers"], key=lambda trainer: state_rank(trainer["state"]))
     ended = [] if every else [trainer for trainer in ordered if trainer["state"] == "finished"]
-    lines = [trainer_line(trainer, status["time_s"]) for trainer in ordered if trainer not in ended]
+    lines = [trainer_line(trainer, status["time_s"]) for trainer in ordered[: len(ordered) - len(ended)]]
     names = shown(_TRAINER_COLUMNS, lines)
     rows = [(tuple(getattr(line, name) for name in names), "") for line in lines]
     table = Fitted("Trainers", [_TRAINER_COLUMNS[name] for name in names], rows)

@@ -138,6 +138,9 @@ ABORTED_S = 10.0
 # ignores reports on a pilot that Slurm has not yet shown it, and it looks once a second.
 FAULT_SHOWN_S = 3.0
 
+# A script refuses its arguments within this time of its start, imports of large frameworks included.
+ARGUMENTS_S = 120.0
+
 # A script that has reported nothing and saved nothing for this long never will.
 SILENT_S = 300.0
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from bftd.protocol.reports import CrashReport
 from elastic.backends import KINDS
 from elastic.base.errors import EXIT_LINK_LOST, EXIT_USAGE
-from elastic.base.timing import FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SAVE_REQUEST_S, SILENT_S
+from elastic.base.timing import ARGUMENTS_S, FAULT_SHOWN_S, PAUSE_MOST_S, PAUSE_S, REGROUPED_S, SAVE_REQUEST_S, SILENT_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.blame import Blame, Verdict
 from elastic.driver.failures.departed import Departures
@@ -40,6 +40,7 @@ class FailurePolicy:
         self._asked = False
         self._reports_steps = False
         self._warned: set[str] = set()
+        self._began_s: dict[str, float] = {}
         self._first: tuple[object, int, int] | None = None
         """The first worker of a generation that ended a step: generation, rank and step."""
 
@@ -84,6 +85,7 @@ class FailurePolicy:
         self._words.forget(present)
         self._departures.forget(present)
         self._at_fault &= present
+        self._began_s = {lease: at_s for lease, at_s in self._began_s.items() if lease in present}
 
     def formed(self, leases: Collection[str]) -> None:
         """See TrainerServices."""
@@ -95,6 +97,7 @@ class FailurePolicy:
         self._run.progress.resize_times.began(time.monotonic())
         self._departures.began(pilot.lease)
         self._blame.began(pilot.node)
+        self._began_s[pilot.lease] = time.monotonic()
         self._words.began(pilot.lease)
         self._report_printed(self._printed.take_unreported())
         first = self._silence.began(pilot.lease, time.monotonic())
@@ -306,7 +309,7 @@ class FailurePolicy:
         self._blame.saved(self._run.progress.step, now_s)
         what = self._words.error(pilot.lease) or code_text(rc)
         reached, lost_link = self._run.progress.live_step, self._lost_link(pilot, rc)
-        if rc == EXIT_USAGE and not (reached or self._words.error(pilot.lease)) and self._run.saved_step < 0:
+        if rc == EXIT_USAGE and not self._words.error(pilot.lease) and self._is_before_first_step(pilot, now_s):
             self._log_crash(pilot, rc, text)
             self._run.last_words = (pilot.node, self._words.of(pilot.lease))
             self.finish(rc, f"the script ended with {code_text(rc)} before its first step: it refuses its arguments")
@@ -325,6 +328,11 @@ class FailurePolicy:
             self._give_back(
                 pilot, f"workers on {pilot.node} failed {_times(verdict.count)}, those of other nodes did not"
             )
+
+    def _is_before_first_step(self, pilot: Pilot, now_s: float) -> bool:
+        """Whether the trainer has no step yet; a script that reports none may have trained if it ran for longer."""
+        ran_s = now_s - self._began_s.get(pilot.lease, now_s)
+        return not self._run.progress.live_step and self._run.saved_step < 0 and ran_s < ARGUMENTS_S
 
     def _end(self, pilot: Pilot, rc: int, verdict: Verdict) -> None:
         if self._run.result.done():

@@ -99,6 +99,16 @@ async def test_exit_code_2_after_a_step_or_with_an_error_is_a_failure_like_other
     assert stage.ended is None
 
 
+async def test_a_script_that_reports_no_steps_may_have_trained_before_it_ends_with_exit_code_2(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "ARGUMENTS_S", 0.0)
+    await trains(stage, "n1")
+    await begins(stage, "n1")
+    await crash(stage, "n1", 2)
+    assert stage.ended is None
+
+
 async def test_a_script_that_is_killed_ends_with_the_code_that_a_shell_gives_a_signal(stage: Stage) -> None:
     await trains(stage, "n1")
     for _ in range(3):
