@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # The part of a script's first line that the kernel reads.
 _FIRST_LINE_BYTES = 120
 
-_PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+# No -h here: click would find it in another program's option, such as -Jhorovod.
+_PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
 
 
 @click.command(
@@ -104,7 +105,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
         click.echo(f"watch: bft trainers {job_id}\nlog:   tail -f {shlex.quote(str(log))}")
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(context_settings=_PASS_ON)
 @click.option("--nodes", "text", required=True, metavar="MIN-MAX[,backend=B]", help="As --elastic of bft sbatch.")
 @click.option("--partition", "-p", default="", help="The partition to harvest.")
 @click.option("--constraint", "-C", default="", metavar="FEATURE[&FEATURE...]", help="What each node must have.")

@@ -54,7 +54,13 @@ COMMANDS = dict(commands())
 LISTED = dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("words", ["bft", *sorted(COMMANDS)])
+def test_regression_an_h_in_an_option_of_sbatch_was_taken_for_help() -> None:
+    for words in (["sbatch", "-Jhorovod", "--elastic=1-2"], ["run", "--nodes=1-2", "-Jhorovod"]):
+        ended = CliRunner().invoke(bft, words)
+        assert "Usage: " not in ended.output or ended.exit_code != 0, words
+
+
+@pytest.mark.parametrize("words", ["bft", *sorted(COMMANDS.keys() - {"bft sbatch", "bft run"})])
 def test_every_command_takes_h_for_help(words: str) -> None:
     short, whole = (CliRunner().invoke(bft, [*words.split()[1:], option]) for option in ("-h", "--help"))
     assert (short.exit_code, short.output) == (0, whole.output)

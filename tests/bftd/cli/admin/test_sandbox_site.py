@@ -76,7 +76,8 @@ def test_the_printed_lines_are_all_that_a_first_job_needs(root: Path, tmp_path: 
 def test_without_a_daemon_there_is_a_cluster_alone(root: Path) -> None:
     up = run("sandbox", "up", "--no-daemon", "--nodes=1", f"--root={root}")
     assert up.returncode == 0, up.stderr
-    assert "BFTD_CONFIG" not in up.stdout
+    assert "export BFTD_CONFIG" not in up.stdout
+    assert "unset BFTD_CONFIG\n" in up.stdout
     assert not SandboxSite.attach(root).cluster.shape.tuned, "Slurm's own settings, unless asked for others"
     assert up.stderr == ""
     assert run(shell=up.stdout + "sinfo -h -p batch -o %N").stdout == "n1\n"
