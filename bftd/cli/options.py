@@ -24,8 +24,9 @@ def refuse_idle(names: tuple[str, ...], why: str) -> None:
 
     `why` is a predicate that says what the option needs.
     """
+    idle = given().intersection(names)
     for param in click.get_current_context().command.params:
-        if param.name in names and param.name in given():
+        if param.name in idle:
             raise UsageError(f"{max(param.opts, key=len)} {why}")
 
 

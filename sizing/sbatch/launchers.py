@@ -94,7 +94,7 @@ def _of_node(program: str, words: str, *, everywhere: bool) -> Launch:
 def _of_tasks(program: str, words: str, options: Mapping[str, str | None]) -> Launch:
     nodes, per_node, total = _numbers("srun" if program == "srun" else "mpirun", words)
     if per_node is None and total is None:
-        per_node, total = _literal(options.get("ntasks-per-node")), _literal(options.get("ntasks"))
+        per_node, total = literal(options.get("ntasks-per-node")), literal(options.get("ntasks"))
     if per_node:
         total = None
     return Launch(program, nodes or None, per_node or None, total or None)
@@ -106,13 +106,13 @@ def _numbers(name: str, words: str) -> tuple[int | None, int | None, int | None]
     own = _PROGRAM.split(words, maxsplit=1)[0]
     for option in _NUMBERS[name]:
         given = re.search(rf"(?<!\S){option}(?:[= ]+|(?=\d))(\S+)", own) if option else None
-        found.append(None if given is None else _literal(given[1].removesuffix(":node")) or 0)
+        found.append(None if given is None else literal(given[1].removesuffix(":node")) or 0)
     return found[0], found[1], found[2]
 
 
-def _literal(text: str | None) -> int | None:
+def literal(text: str | None) -> int | None:
     """Return a number that is written out, and at least 1; None for any other text."""
-    return int(text) if text and re.fullmatch("[1-9][0-9]{0,8}", text) else None
+    return int(text) if text and re.fullmatch("0*[1-9][0-9]*", text) and len(text) < 10 else None
 
 
 def _count(number: int, noun: str) -> str:

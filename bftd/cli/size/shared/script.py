@@ -28,18 +28,12 @@ _MOST_BYTES = 4 * 2**20  # sbatch accepts no larger script
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A user's batch script: its text, and its options by their long names."""
+    """A user's batch script: its text, its options by their long names, and the commands in it that start processes."""
 
     path: Path
     text: str
     options: dict[str, str | None]
-
-    @property
-    def launches(self) -> tuple[Launch, ...]:
-        """The commands in it that start processes."""
-        from sizing.sbatch.launchers import launches
-
-        return launches(self.text, self.options)
+    launches: tuple[Launch, ...]
 
     @property
     def start(self) -> str:
@@ -59,8 +53,9 @@ class Script:
         return 1 if count is None and self.launcher else count
 
     def _count(self, option: str) -> int | None:
-        text = self.options.get(option) or ""
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0 else None
+        from sizing.sbatch.launchers import literal
+
+        return literal(self.options.get(option))
 
     def copy(self, infix: str = "gpus") -> Path:
         """Return the default path of the copy: job.sh becomes job.gpus.sh."""
@@ -69,6 +64,8 @@ class Script:
 
 def read(name: str) -> Script:
     """Read a batch script; raises UsageError if it is missing or no batch script."""
+    from sizing.sbatch.launchers import launches
+
     path = Path(name)
     try:
         with path.open("rb") as file:
@@ -79,7 +76,8 @@ def read(name: str) -> Script:
     text = content.decode("utf-8", "surrogateescape")
     if not text.startswith("#!") or len(content) > _MOST_BYTES:
         raise UsageError(f"{path}: no batch script: its first line must name its shell, for example #!/bin/bash")
-    return Script(path, text, {option.name: option.value for option in sbatch_options.of_script(text)})
+    options = {option.name: option.value for option in sbatch_options.of_script(text)}
+    return Script(path, text, options, launches(text, options))
 
 
 def target(script: Script, output: str | None, *, overwrite: bool, infix: str = "gpus") -> Path:
