@@ -108,7 +108,8 @@ class _Watch:
         # by the names that were used, because a link may later point elsewhere
         files = own({name for name in self.files | modules if not name.endswith(".pyc")})
         folders = [name for name in (*installed, *own(self.folders)) if os.path.isdir(name)]
-        changed_s = [os.stat(name).st_mtime for name in (*files, *folders) if os.path.exists(name)]
+        # of a folder that was only looked for, its time says nothing: others may have made a file in it
+        changed_s = [os.stat(name).st_mtime for name in (*filter(os.path.isfile, files), *folders)]
         if len(files) + len(folders) > MOST or max(changed_s, default=0.0) >= self._began_s:
             return None
         return {

@@ -72,6 +72,14 @@ def test_a_step_is_traced_once_and_each_batch_for_itself(runs: list[int]) -> Non
     assert runs == [4, 8]
 
 
+def test_regression_a_file_made_in_a_folder_above_meanwhile_had_the_step_traced_anew(runs: list[int]) -> None:
+    made = "\nimport time\nos.stat('..')\ntime.sleep(0.05)  # file times are coarse\nopen('../made', 'w').close()\n"
+    Path("step.py").write_text(Path("step.py").read_text() + made)
+    traced()
+    traced()
+    assert runs == [4]
+
+
 def changed_script() -> None:
     Path("step.py").write_text(Path("step.py").read_text().replace("8,", "9,"))
 
