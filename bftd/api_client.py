@@ -71,6 +71,10 @@ class ApiClient:
         """Return the trainers, each with its last decision; `every` adds ended ones, as far back as the ledger goes."""
         return self._asked(f"/v1/trainers{'?all=1' if every else ''}", trainers=list)
 
+    def change(self, trainer: str, **asked: Any) -> dict[str, Any]:
+        """Change a trainer's `nodes_min` and `nodes_max`, or its `weight`; returns what it asks for by then."""
+        return self._acted(f"/v1/trainers/{quote(trainer, safe='')}/change", asked, nodes_max=int)
+
     def tune(self, **changes: Any) -> dict[str, Any]:
         """Change tunable keys; returns all tunable keys."""
         settings: dict[str, Any] = self._acted("/v1/tune", changes, settings=dict)["settings"]

@@ -15,6 +15,10 @@ _COMMANDS = {
     "Train": {
         "sbatch": ("bftd.cli.jobs.submit", "sbatch", "Submit an elastic training job."),
         "run": ("bftd.cli.jobs.submit", "run", "Run an elastic training job with its driver in the foreground."),
+        "logs": ("bftd.cli.jobs.manage", "logs", "Print a trainer's log; with -f, go on until it ends."),
+        "cancel": ("bftd.cli.jobs.manage", "cancel", "End trainers."),
+        "resize": ("bftd.cli.jobs.manage", "resize", "Change the number of nodes that a trainer may have."),
+        "weight": ("bftd.cli.jobs.manage", "weight", "Change a trainer's weight."),
         "checkpoints": ("bftd.cli.jobs.checkpoints", "checkpoints", "Show and remove your trainers' checkpoints."),
     },
     "Look": {

@@ -26,6 +26,7 @@ from bftd.core.model.events import (
     PoolObserved,
     Registered,
     Reported,
+    RequestChanged,
     Tick,
 )
 from bftd.core.model.foreign_jobs import Cancels
@@ -41,7 +42,7 @@ _LARGEST_NUMBER = 10**12
 # Unknown leases that are listed as revoked; a driver gives back leases that no list names, so the others need no place.
 _UNKNOWN_MOST = 500
 
-_PLANNED_AT_ONCE = (PoolObserved, Registered, Configured, Paused)
+_PLANNED_AT_ONCE = (PoolObserved, Registered, RequestChanged, Configured, Paused)
 
 
 def step(state: State, event: Event, solve: Solve = milp.solve) -> tuple[State, tuple[Action, ...]]:
@@ -162,7 +163,12 @@ def _returned(turn: Draft, before: Trainer, request: Registration) -> Trainer:
         del turn.trainers[before.id]
     trainer = replace(
         before,
-        request=replace(_lasting(request), user=before.user),
+        request=replace(
+            _lasting(request),
+            user=before.user,
+            sizes=before.own_sizes or request.sizes,
+            weight=request.weight if before.own_weight is None else before.own_weight,
+        ),
         knowledge=learned,
         epoch=before.epoch + 1,
         version=before.version + 1,
@@ -179,6 +185,23 @@ def _returned(turn: Draft, before: Trainer, request: Registration) -> Trainer:
     turn.trainers[trainer.id] = trainer
     turn.happened("registered_again", trainer.id, data={"epoch": trainer.epoch})
     return trainer
+
+
+def _on_request_changed(turn: Draft, event: RequestChanged) -> None:
+    trainer = turn.trainers.get(event.trainer)
+    if trainer is None or not trainer.active:
+        return
+    sizes = event.sizes or trainer.own_sizes
+    weight = trainer.own_weight if event.weight is None else event.weight
+    request = replace(
+        trainer.request,
+        sizes=sizes or trainer.request.sizes,
+        weight=trainer.request.weight if weight is None else weight,
+    )
+    turn.change(trainer, request=request, own_sizes=sizes, own_weight=weight, version=trainer.version + 1)
+    data = {"nodes_min": request.sizes.low, "nodes_max": request.sizes.high, "weight": request.weight}
+    turn.happened("changed", trainer.id, data=data)
+    turn.plan_due = True
 
 
 def _list_unknown(turn: Draft, trainer_id: str, unknown: list[Held]) -> None:
@@ -234,6 +257,7 @@ _HANDLERS: dict[type, Callable[[Draft, Any], None]] = {
     ClockSet: _on_clock_set,
     Configured: _on_configured,
     Registered: _on_registered,
+    RequestChanged: _on_request_changed,
     Heard: _on_heard,
     Reported: _on_reported,
     Finished: _on_finished,

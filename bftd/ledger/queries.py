@@ -132,7 +132,7 @@ def registered(reader: LedgerReader, trainers: Collection[str]) -> dict[str, dic
 
 
 def _ended(id_: str, at_s: float, trainer: dict[str, Any]) -> dict[str, Any]:
-    names = ("account", "backend", "nodes_min", "nodes_max", "arrived_s", "step", "samples", "loss", "exit_code")
+    names = ("account", "backend", "nodes_min", "nodes_max", "arrived_s", "step", "samples", "loss", "log", "exit_code")
     return {
         "id": id_,
         "name": trainer["name"],

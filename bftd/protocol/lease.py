@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from bftd.protocol.bounds import COMMAND_LEAST_S, COMMAND_MOST_S, LEASE_ID_MOST
 from bftd.protocol.fields import Fields
+from bftd.protocol.sizes import Sizes
 
 # A lease begins as granted. Its driver places a pilot, which is ready once it is warm, works once it takes part in
 # training, and leaves when Slurm asks it to; or the pilot was refused. The daemon may revoke it at any time.
@@ -100,8 +101,9 @@ class Leases:
     time, and a driver's host may have another clock. By the same clock, `looked_s` is when the last look at Slurm began
     that the daemon had taken in by then, 0 if there was none yet. A job submitted until `calm_s` is seen in time for
     the next backfill cycle; 0 if that is not known. `stage` is the folder of the site's key of that name, "" for none.
-    `container` is how the site starts a command in a user's image (bftd.protocol.container), "" if it does not. An
-    older daemon sends none of the seven.
+    `container` is how the site starts a command in a user's image (bftd.protocol.container), "" if it does not.
+    `sizes` are the numbers of nodes that the trainer may have by now: its user can change them, and there may be fewer
+    nodes. An older daemon sends none of the eight.
     """
 
     version: int
@@ -114,6 +116,7 @@ class Leases:
     calm_s: float | None = None
     container: str = ""
     stage: str = ""
+    sizes: Sizes | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the object that `from_json` reads, with the field that drivers from before `looked_s` need."""
@@ -129,6 +132,7 @@ class Leases:
             "calm_s": self.calm_s,
             "container": self.container,
             "stage": self.stage,
+            **(self.sizes.to_fields() if self.sizes else {}),
         }
 
     @classmethod
@@ -151,4 +155,5 @@ class Leases:
             stage=fields.name("stage", "", most=_FOLDER_MOST, form=_FOLDER, wanted="a folder from / on")
             if fields.raw("stage")
             else "",
+            sizes=Sizes.read(fields) if fields.has("nodes_min") else None,
         )

@@ -14,6 +14,7 @@ from bftd.protocol.bounds import (
     HELD_PER_NODE_MOST,
     LEASE_ID_MOST,
     NODES_MOST,
+    PATH_MOST,
     TRAINER_ID_MOST,
     VERSION,
     WEIGHT_MOST,
@@ -55,7 +56,7 @@ class Registration:
     `curve` is what the user knows about its scaling, `up_cost_s` and `down_cost_s` about its resizes (R_j^up and R_j^dw
     of the paper), `warm_up_s` about the time from a node's grant to its first step; None means not known. `user` is ""
     if the daemon is to fill in the caller, and `partition` is "" if any that it harvests will do. `estimates` are the
-    estimates of its speed so far.
+    estimates of its speed so far. `log` is the file that the job's output goes to, "" if it goes to a terminal.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Registration:
     held: tuple[Held, ...] = field(default=())
     requirements: Requirements = field(default=Requirements(), metadata={"old_name": "wish"})  # in ledgers, until 0.2
     estimates: tuple[CurveEstimate, ...] = ()
+    log: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the request."""
@@ -93,6 +95,7 @@ class Registration:
             "held": [held.to_json() for held in self.held],
             **self.requirements.to_fields(),
             "estimates": [estimate.to_json() for estimate in self.estimates],
+            "log": self.log or None,
         }
 
     @classmethod
@@ -123,7 +126,13 @@ class Registration:
             held=tuple(map(Held.from_json, fields.items("held", held_most))),
             requirements=Requirements.read(fields),
             estimates=curves.estimates(fields, "estimates"),
+            log=_path(fields.raw("log")),
         )
+
+
+def _path(value: object) -> str:
+    """Return a path unchanged, "" for anything else: an odd name of a file is no reason to refuse a trainer."""
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= PATH_MOST else ""
 
 
 @dataclass(frozen=True, slots=True)

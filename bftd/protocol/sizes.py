@@ -36,6 +36,11 @@ class Sizes:
         larger = max(nodes + 1, self.low)
         return larger if larger <= self.high else nodes
 
+    def between(self, low: int, high: int) -> Sizes | None:
+        """Return the sizes from `low` to `high`, still only those in `only`; None if none of these lies between."""
+        some = self.only is None or any(low <= size <= high for size in self.only)
+        return Sizes(low, high, self.only) if low <= high and some else None
+
     def to_fields(self) -> dict[str, object]:
         """Return the three fields of a registration."""
         return {"nodes_min": self.low, "nodes_max": self.high, "sizes": list(self.only) if self.only else None}

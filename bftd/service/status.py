@@ -57,6 +57,7 @@ def leases(state: State, trainer: Trainer, config: keys.Config, now_s: float, da
         calm_s=calm_s,
         container=config.elastic.container,
         stage=config.elastic.stage,
+        sizes=trainer.sizes.between(trainer.sizes.low, min(trainer.sizes.high, len(state.pool.nodes))) or trainer.sizes,
     )
 
 
@@ -92,6 +93,7 @@ def trainer(state: State, item: Trainer, leases_of: Mapping[str, Sequence[Lease]
         "expected_end_s": eta.expected_end_s(item, state.time_s),
         "efficiency": learning.efficiency(item.knowledge, item.sizes.high, working, item.samples_per_s),
         "loss": item.loss,
+        "log": item.request.log,
         "resizes": item.resizes,
         "suspends": item.suspends,
         "steps_lost": item.steps_lost,

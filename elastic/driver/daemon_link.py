@@ -16,7 +16,7 @@ from bftd.protocol.errors import Malformed
 from bftd.protocol.fields import printable
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import NodeKind, Registration, Welcome
-from bftd.protocol.reports import Finish, ProgressReport, Report, Reports, Summary, Taken
+from bftd.protocol.reports import NO_SUMMARY, Finish, ProgressReport, Report, Reports, Summary, Taken
 from elastic.base.errors import DaemonError
 from elastic.base.timing import DAEMON_RETRY_S, LONG_POLL_S
 from elastic.driver.transport import Transport
@@ -112,6 +112,20 @@ class DaemonLink:
                 await asyncio.wait_for(self._request("POST", self._path("finish"), report.to_json()), 2.0)
         except (aiohttp.ClientError, OSError, DaemonError, _Fenced, asyncio.TimeoutError):
             return
+
+    async def finish_unbegun(self, exit_code: int, reason: str) -> None:
+        """Registers a trainer that cannot begin, and ends it at once; gives up when the daemon is away.
+
+        The daemon puts it off until Slurm has shown it the job.
+        """
+        with contextlib.suppress(aiohttp.ClientError, OSError, DaemonError, _Fenced, asyncio.TimeoutError):
+            async with self._open() as self._session:
+                for _ in range(_ASKED_AGAIN):
+                    with contextlib.suppress(_PutOffError):
+                        await asyncio.wait_for(self._register(), 2.0)
+                        break
+                    await asyncio.sleep(DAEMON_RETRY_S)
+            await self.finish(exit_code, reason, NO_SUMMARY)
 
     # -- polling ---
 

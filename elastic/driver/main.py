@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from bftd.protocol.registration import Registration
@@ -21,11 +22,11 @@ from elastic.driver.pilots.addresses import given_address
 from elastic.driver.pilots.launcher import PilotStarter
 from elastic.driver.progress import cpu_profile
 from elastic.driver.server import Hub, listen
-from elastic.driver.settings import DriverSettings, foreground_id, own_user
+from elastic.driver.settings import DriverSettings, foreground_id, own_log, own_user
 from elastic.driver.trainer import TrainerDriver
 from elastic.link import descriptors
 from elastic.options.elastic_option import ElasticSpec, features_of
-from elastic.options.job_script import backend_of, interpreter_of, restore
+from elastic.options.job_script import Header, backend_of, interpreter_of, restore
 from elastic.store import catalogue
 from elastic.store import restore as beginning
 from elastic.store.catalogue import Name
@@ -37,13 +38,17 @@ from elastic.store.writer_lock import FencedError
 
 def main() -> None:
     """`bft-driver SCRIPT [ARG...]`, as Slurm runs it: the script's first line names this program."""
+    job: _Job | None = None
     try:
-        code = run(_settings_of_job(sys.argv[1:]))
+        job = _job(sys.argv[1:])
+        code = run(_settings_of_job(job))
     except (ElasticError, OSError) as error:
         # If sys.stderr could not be written to a full disk, Python would try again at exit and return 120.
         with contextlib.suppress(OSError):
             os.write(2, f"bft: {error}\n".encode(errors="backslashreplace"))
         code = error.exit_code if isinstance(error, ElasticError) else 1
+        if job is not None:
+            asyncio.run(_tell_failure(job, code, text_of(error)))
     raise SystemExit(code)
 
 
@@ -123,6 +128,7 @@ def _registration(settings: DriverSettings, trainer: TrainerDriver) -> Registrat
         held=trainer.pilot_manager.held(),
         requirements=spec.requirements(settings.features),
         estimates=trainer.estimating.estimates,
+        log=settings.log,
     )
 
 
@@ -139,8 +145,19 @@ def _summary(trainer: TrainerDriver) -> Summary:
     )
 
 
-def _settings_of_job(arguments: list[str]) -> DriverSettings:
-    """Returns the settings of a batch job whose script runs this program; raises UsageError."""
+@dataclass(frozen=True)
+class _Job:
+    """A batch job whose script runs this program; `arguments` begins with Slurm's copy of the script."""
+
+    id: str
+    name: str
+    header: Header
+    source: str
+    arguments: list[str]
+
+
+def _job(arguments: list[str]) -> _Job:
+    """Returns the job that this process runs in; raises UsageError."""
     if not arguments:
         raise UsageError(
             "bft-driver runs an elastic job's script; submit one with: bft sbatch --elastic=MIN-MAX SCRIPT"
@@ -150,9 +167,41 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
         header, source = restore(Path(arguments[0]).read_text(encoding="utf-8", errors="surrogateescape"))
     except OSError as error:
         raise UsageError(f"{arguments[0]}: {error.strerror}") from error
+    name = os.environ.get("SLURM_JOB_NAME", Path(header.script).name)
+    return _Job(os.environ.get("SLURM_JOB_ID") or foreground_id(), name, header, source, arguments)
+
+
+async def _tell_failure(job: _Job, code: int, reason: str) -> None:
+    """Tells the daemon of a trainer whose driver cannot begin, so that its user finds the cause in bft too."""
+    header = job.header
+
+    def registration() -> Registration:
+        spec = ElasticSpec.parse(header.elastic)
+        return Registration(
+            job.id, job.name, spec.backend or "torchrun", spec.allowed, own_user(), header.partition, log=own_log()
+        )
+
+    try:
+        registration()
+        link = DaemonLink(
+            header.socket,
+            registration,
+            lambda listed: None,
+            lambda: None,
+            lambda text: None,
+            token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
+            munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
+        )
+        await link.finish_unbegun(code, reason)
+    except (ElasticError, OSError):
+        pass  # the log has the cause
+
+
+def _settings_of_job(job: _Job) -> DriverSettings:
+    """Returns the settings of a batch job; raises UsageError."""
+    header, source, trainer_id = job.header, job.source, job.id
     given = given_address()
     cwd, environ = Path.cwd(), os.environ
-    trainer_id = environ.get("SLURM_JOB_ID") or foreground_id()
     spec = ElasticSpec.parse(header.elastic)
     backend = backend_of(source, header.script, spec.backend)
     # The Lua file cannot look for it: slurmctld may not see the files that the user sees.
@@ -164,11 +213,11 @@ def _settings_of_job(arguments: list[str]) -> DriverSettings:
     script, digest = beginning.keep_script(state_dir, Path(header.script).name, source)
     return DriverSettings(
         trainer_id=trainer_id,
-        name=environ.get("SLURM_JOB_NAME", script.name),
+        name=job.name,
         spec=spec,
         backend=backend,
         interpreter=interpreter,
-        argv=(str(script), *arguments[1:]),
+        argv=(str(script), *job.arguments[1:]),
         script_sha256=digest,
         cwd=cwd,
         script_dir=Path(header.script).parent,

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bftd.protocol.sizes import Sizes
 from elastic.backends import Kind
 from elastic.driver.pilots.addresses import given_address
 from elastic.link.authentication import new_secret
@@ -25,6 +26,18 @@ class SiteSettings:
     stage: str = ""
     """The folder in which workers first write distributed checkpoints, maybe with {user} in it; "" for none."""
 
+    sizes: Sizes | None = None
+    """The numbers of nodes that the trainer may have by now; None if the daemon does not say: those of the script."""
+
+
+def own_log() -> str:
+    """Returns the file that this process's output goes to, "" if it is none."""
+    try:
+        path = os.readlink("/proc/self/fd/1")
+        return path if os.path.isfile(path) else ""
+    except OSError:
+        return ""
+
 
 @dataclass(frozen=True)
 class DriverSettings:
@@ -34,7 +47,8 @@ class DriverSettings:
     harvested one will do; `features` are those that the trainer's nodes must have. `given_address` is this host's
     address for all nodes, "" if each is told one by its own route. `script_sha256` is the hexadecimal digest of the
     submitted script, "" if the user's own file is run. `keep_state_s` is how many seconds the checkpoint is kept after
-    training has ended well. `secret` is the trainer's, drawn for one run of its driver.
+    training has ended well. `log` is the file that the output goes to, "" for a terminal. `secret` is the trainer's,
+    drawn for one run of its driver.
     """
 
     trainer_id: str
@@ -57,6 +71,7 @@ class DriverSettings:
     given_address: str = field(default_factory=given_address)
     script_sha256: str = ""
     keep_state_s: float = 86400.0
+    log: str = field(default_factory=own_log)
     site: SiteSettings = field(default_factory=SiteSettings)
     secret: str = field(default_factory=new_secret, repr=False)
 
@@ -77,6 +92,11 @@ class DriverSettings:
             "interface_variables": list(kind.interface_variables),
             "container": self.container_message(),
         }
+
+    @property
+    def sizes(self) -> Sizes:
+        """The numbers of nodes that the trainer may have by now."""
+        return self.site.sizes or self.spec.allowed
 
     @property
     def python(self) -> str:

@@ -87,7 +87,8 @@ class TrainerDriver:
     def on_leases(self, listed: Leases) -> None:
         """Takes the daemon's list, and the rules for the pilots that it asks for."""
         self._starter.go_by(listed)
-        self.run.settings.site.container, self.run.settings.site.stage = listed.container, listed.stage
+        site = self.run.settings.site
+        site.container, site.stage, site.sizes = listed.container, listed.stage, listed.sizes
         self._listed.set()
         self._changes.listed((lease.id, lease.reason) for lease in listed.leases if not lease.revoked)
         self.pilot_manager.on_leases(listed.leases)

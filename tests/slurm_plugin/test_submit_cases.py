@@ -90,6 +90,7 @@ ACCEPTED = [
     (["--elastic=1-2", "train.py"], "1-2"),
     (["--elastic", "1-4", "train.py"], "1-4"),
     (["--elastic=3", "train.py"], "3-3"),
+    (["--elastic=1-64", "train.py"], "1-64"),  # more than there are
     (["--elastic=1-2", "sub/train.py"], "1-2"),
     (["--elastic=1-2", "odd name.py", "a", "b c"], "1-2"),
     (["--elastic=1-2", "split.py"], "1-2"),
@@ -119,7 +120,7 @@ REFUSED = [
     (["--elastic=-2", "train.py"], "MIN-MAX"),
     (["--elastic=1-9999999999", "train.py"], "MIN-MAX"),
     (["--elastic=1-\x1b[2J", "train.py"], "MIN-MAX"),
-    (["--elastic=1-5", "train.py"], "4 nodes"),
+    (["--elastic=5-64", "train.py"], "4 nodes"),
     (["--elastic=1-2,", "train.py"], "unknown option"),
     (["--elastic=1-2,colour=red", "train.py"], "known: backend="),
     (["--elastic=1-2,backend=horovodd", "train.py"], "horovod"),

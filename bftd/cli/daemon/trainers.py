@@ -70,7 +70,7 @@ def trainers(
     ]
     missing = [id_ for id_ in dict.fromkeys(ids) if all(id_ not in (each["id"], each["name"]) for each in found)]
     if missing and not (wanted or states):
-        raise BftError(f"no trainer {', '.join(missing)} is known: `bft trainers --all` shows those that are")
+        raise _unknown(missing)
     if as_json:
         common.echo_json({"trainers": found, "more": reply["more"]})
         return
@@ -79,19 +79,39 @@ def trainers(
         click.echo("bft: the ledger has more trainers that ended: name those that you look for", err=True)
 
 
-def id_of(daemon: api_client.ApiClient, name: str) -> str | None:
-    """Return the id of the trainer of that name that has not ended, or else of the last one that has; None if unknown.
+def find(daemon: api_client.ApiClient, word: str) -> dict[str, Any]:
+    """Return the trainer with that id, else the one of that name that has not ended, else the last one that has.
 
-    Raises UsageError if several have not ended.
+    Raises BftError if it is not known, UsageError if several of that name have not ended.
     """
-    found = [trainer for trainer in listed(daemon, every=True)["trainers"] if trainer["name"] == name]
+    known = listed(daemon, every=True)["trainers"]
+    trainer = next((trainer for trainer in known if trainer["id"] == word), None) or _called(known, word)
+    if trainer is None:
+        raise _unknown([word])
+    return trainer
+
+
+def id_of(daemon: api_client.ApiClient, name: str) -> str | None:
+    """Return the id of the trainer of that name, as `find` does; None if it is not known."""
+    trainer = _called(listed(daemon, every=True)["trainers"], name)
+    return None if trainer is None else str(trainer["id"])
+
+
+def _unknown(words: Sequence[str]) -> BftError:
+    job = next((word for word in words if word.isdecimal()), "")
+    # Slurm runs the driver, which may not have begun, or may have been killed before it could say anything
+    hint = f", `scontrol show job {job}` whether its driver has begun" if job else ""
+    return BftError(f"no trainer {', '.join(words)} is known: `bft trainers --all` shows those that are{hint}")
+
+
+def _called(known: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    found = [trainer for trainer in known if trainer["name"] == name]
     live = [trainer for trainer in found if trainer["state"] != "finished"]
     if len(live) > 1:
         raise UsageError(
             f"{len(live)} trainers are called {name}: name one by its id: {', '.join(t['id'] for t in live)}"
         )
-    newest = max(live or found, key=lambda trainer: trainer.get("arrived_s") or 0.0, default=None)
-    return None if newest is None else str(newest["id"])
+    return max(live or found, key=lambda trainer: trainer.get("arrived_s") or 0.0, default=None)
 
 
 def listed(daemon: api_client.ApiClient, every: bool) -> dict[str, Any]:

@@ -203,7 +203,9 @@ def _checked(text: str, partition: str, constraint: str, settings: Config, slurm
     size = len({node for name in names for node in slurm.partition(name).nodes})
     if spec.nodes_max > size:
         where = f"partition {names[0]} has" if len(names) == 1 else f"partitions {' and '.join(names)} have"
-        raise UsageError(f"--elastic={text}: {where} {size} nodes; ask for at most {size}")
+        if spec.nodes_min > size:
+            raise UsageError(f"--elastic={text}: {where} {size} nodes; ask for a MIN of at most {size}")
+        click.echo(f"bft: {where} {size} nodes: the job trains on at most as many", err=True)
     _refuse_unmet(spec.requirements(features), spec.nodes_min, partition, settings, slurm)
     return spec
 

@@ -95,6 +95,7 @@ def _whole(trainer: Trainer) -> dict[str, Any]:
         "step": trainer.step,
         "samples": trainer.samples,
         "loss": trainer.loss,
+        "log": trainer.request.log,
     }
 
 

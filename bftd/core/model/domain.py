@@ -247,6 +247,8 @@ class Trainer:
     probe_nodes: int = 0  # the number of nodes it is tried on at present, 0 if none
     probe_until_s: float | None = None
     probes: int = 0  # the number of its trials so far
+    own_sizes: Sizes | None = None  # what its user changed them to: that counts before what its driver registers
+    own_weight: float | None = None
 
     @property
     def id(self) -> str:

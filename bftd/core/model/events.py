@@ -8,6 +8,7 @@ from bftd.core.model.domain import PoolView, Settings
 from bftd.core.model.pause import Paused, Unpaused
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import NO_SUMMARY, Report, Summary
+from bftd.protocol.sizes import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,16 @@ class Registered:
 
     time_s: float
     request: Registration
+
+
+@dataclass(frozen=True, slots=True)
+class RequestChanged:
+    """The user of a trainer, or an administrator, changed its numbers of nodes or its weight; None: not changed."""
+
+    time_s: float
+    trainer: str
+    sizes: Sizes | None = None
+    weight: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +89,16 @@ class ClockSet:
     by_s: float
 
 
-Event = PoolObserved | Tick | Registered | Heard | Reported | Finished | Configured | Paused | Unpaused | ClockSet
+Event = (
+    PoolObserved
+    | Tick
+    | Registered
+    | RequestChanged
+    | Heard
+    | Reported
+    | Finished
+    | Configured
+    | Paused
+    | Unpaused
+    | ClockSet
+)

@@ -227,6 +227,11 @@ def too_few_left(left: int, needed: int) -> str:
     return f"{nodes(left)} left, it needs {needed}"
 
 
+def above_most(most: int) -> str:
+    """Say that a trainer has more nodes than its user now wants."""
+    return f"its user asks for at most {nodes(most)} now"
+
+
 def no_place(places: int, before: str) -> str:
     """Say that a plan is made for other trainers, whose turns are before."""
     taken = "the one place is" if places == 1 else f"all {places} places are"

@@ -143,6 +143,8 @@ def _loading(turn: Draft) -> set[str]:
 def _why_dropped(trainer: Trainer, held: int, others: list[str]) -> str:
     if held < trainer.sizes.low:
         return messages.too_few_left(held, trainer.sizes.low)
+    if held > trainer.sizes.high:
+        return messages.above_most(trainer.sizes.high)
     return messages.beneficiaries(others)
 
 

@@ -72,13 +72,14 @@ class Privacy:
         return [self.data(item) for item in value] if isinstance(value, list) else value
 
     def trainer(self, shown: dict[str, Any]) -> dict[str, Any]:
-        """Return one trainer of a status: whole for its user, without the loss for others, or without a name."""
+        """Return one trainer: whole for its user, without loss and log for others, or without a name."""
         if self.owns(shown["user"]):
             return shown
+        shown = shown | {"loss": None, "log": ""}
         if not self.hides:
-            return shown | {"loss": None}
+            return shown
         nodes = {"on": ""} if "on" in shown else {}  # squeue would not tell which ones either
-        return shown | {"id": "", "name": NAMELESS, "user": "", "account": "", "loss": None} | nodes
+        return shown | {"id": "", "name": NAMELESS, "user": "", "account": ""} | nodes
 
     def overview(self, shown: dict[str, Any]) -> dict[str, Any]:
         """Return all of a status for the caller."""

@@ -1,4 +1,4 @@
-"""Handlers for administrators' pauses of everything, of nodes, of users and of accounts."""
+"""Handlers that change what is lent: pauses by administrators, and the requests of trainers' users."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from aiohttp import web
 
 from bftd.core.model import growth_stops
 from bftd.core.model.domain import State
+from bftd.core.model.events import RequestChanged
 from bftd.core.model.pause import Pause, PauseKind
-from bftd.http.request import SERVICE, RequestRefused, administrator, body_of
-from bftd.protocol.bounds import NAME_MOST
+from bftd.http.request import SERVICE, RequestRefused, administrator, apply, body_of, own_trainer
+from bftd.protocol.bounds import NAME_MOST, WEIGHT_MOST
 from bftd.protocol.fields import Fields
+from bftd.protocol.sizes import Sizes
 from bftd.service import admin_view
 
 # More nodes than any machine has.
@@ -50,6 +52,33 @@ async def resume(request: web.Request) -> web.Response:
     service.resume(caller.user, [item.key for item in lifted])
     text = f"{growth_stops.what(lifted)}: lent again from the next snapshot on"
     return web.json_response({"text": text, "pauses": admin_view.pauses(service.state)})
+
+
+async def change(request: web.Request) -> web.Response:
+    """Change a trainer's numbers of nodes, or its weight; for its user and administrators."""
+    fields = Fields(await body_of(request), "change")
+    asked = Sizes.read(fields) if fields.has("nodes_min") or fields.has("nodes_max") else None
+    weight = fields.number("weight", None, maximum=WEIGHT_MOST)
+    service, trainer = own_trainer(request)
+    pool = service.state.pool
+    if asked is None and not weight:
+        raise RequestRefused(400, "change: give nodes_min and nodes_max, or a weight above 0")
+    if not trainer.active:
+        raise RequestRefused(409, f"trainer {trainer.id} has ended")
+    if not pool.seen:
+        raise RequestRefused(503, "Slurm was not read yet since the daemon's start: try again in a moment")
+    sizes = None
+    if asked is not None:
+        sizes = trainer.request.sizes.between(asked.low, asked.high)
+        if sizes is None:
+            only = ", ".join(map(str, trainer.request.sizes.only or ()))
+            raise RequestRefused(400, f"change: trainer {trainer.id} runs on {only} nodes alone (sizes=)")
+        if asked.low > len(pool.nodes):
+            raise RequestRefused(400, f"change: {len(pool.nodes)} nodes are harvested, it would need {asked.low}")
+    apply(request, RequestChanged(service.now(), trainer.id, sizes, weight or None))
+    now = service.state.trainers[trainer.id]
+    answer = now.sizes.to_fields() | {"weight": now.request.weight}
+    return web.json_response(answer | {"id": now.id, "objective": service.state.settings.decide.objective})
 
 
 def _chosen(fields: Fields, where: str) -> _What:

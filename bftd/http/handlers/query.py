@@ -72,7 +72,7 @@ async def trainers(request: web.Request) -> web.Response:
         words = queries.last_words(ledger, seen)
         found = [privacy.trainer(item) | {"reason": privacy.text(words.get(item["id"], ""))} for item in _shown(state)]
         ended, more = queries.finished(ledger, state.trainers, limit, privacy.sees) if every else ([], False)
-        gone = [item if privacy.owns(item["user"]) else item | {"loss": None} for item in reversed(ended)]
+        gone = [privacy.trainer(item) for item in reversed(ended)]
         return encoded({"trainers": [*gone, *found], "more": more})
 
     return answered(await request.app[HISTORY].look_up(request, look_up))

@@ -138,7 +138,7 @@ class HorovodBackend(Backend):
         run, self._next = self._next, None
         self._elastic_run = run or await self._process()
         self._clean, self._guests, self._burst, self._early = True, [], [], ""
-        self._elastic_run.send({"op": "begin", "ranks": self._services.settings.spec.nodes_max * per_node})
+        self._elastic_run.send({"op": "begin", "ranks": self._services.settings.sizes.high * per_node})
         self._list(wanted)
 
     def _list(self, wanted: dict[str, Pilot]) -> None:
@@ -147,7 +147,7 @@ class HorovodBackend(Backend):
         self._admit()
         slots = {host: pilot.workers_per_node for host, pilot in wanted.items()}
         # The slots of the smallest pilots together: any allowed number of pilots has at least these.
-        least = sum(sorted(slots.values())[: self._services.settings.spec.nodes_min])
+        least = sum(sorted(slots.values())[: self._services.settings.sizes.low])
         self._elastic_run.send({"op": "hosts", "hosts": slots, "least": least})
 
     def _admit(self) -> None:

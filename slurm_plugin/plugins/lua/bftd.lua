@@ -193,7 +193,7 @@ local function take_constraint(job_desc)
 end
 
 -- The partition whose nodes the job may have, "" for any of several.
-local function check_partitions(job_desc, part_list, value, most)
+local function check_partitions(job_desc, part_list, value, low, high)
   local several = settings.partition:find(",", 1, true)
   local wanted = job_desc.partition or settings.partition
   if wanted ~= settings.partition and not is_harvested(wanted) then
@@ -212,8 +212,12 @@ local function check_partitions(job_desc, part_list, value, most)
       refuse("an elastic job needs the partition %s, which you may not use: ask your administrators", name)
     end
   end
-  if size and most > size then
-    refuse("--elastic=%s: partition %s has %d nodes; ask for at most %d", without_expression(value), wanted, size, size)
+  if size and low > size then
+    refuse("--elastic=%s: partition %s has %d nodes; ask for a MIN of at most %d", without_expression(value), wanted,
+      size, size)
+  end
+  if size and high > size then
+    slurm.log_user("partition %s has %d nodes: the job trains on at most as many", wanted, size)
   end
   return several and wanted == settings.partition and "" or wanted
 end
@@ -260,7 +264,7 @@ local function make_elastic(job_desc, part_list, value)
   local low, high = checked_range(value)
   check_python(job_desc.script)
   refuse_decided(job_desc)
-  local partition = check_partitions(job_desc, part_list, value, high)
+  local partition = check_partitions(job_desc, part_list, value, low, high)
   local script = with_driver(job_desc, value, partition, take_constraint(job_desc))
   mark(job_desc, value)
   job_desc.partition = settings.driver_partition

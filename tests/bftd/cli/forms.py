@@ -34,7 +34,8 @@ def forms() -> dict[str, Form]:
         for cell in re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE):
             names = re.findall(r"`(\w+)`", cell.partition("(")[0])
             (may if "(" in cell else always).update(names)
-        found[title.strip("` ")] = Form(frozenset(always), frozenset(may))
+        for command in title.strip("` ").split("`, `"):
+            found[command] = Form(frozenset(always), frozenset(may))
     return found
 
 

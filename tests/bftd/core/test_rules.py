@@ -18,7 +18,17 @@ from bftd.config.hours import UTC, opening
 from bftd.config.keys import PoolConfig
 from bftd.core.invariants import validate_state
 from bftd.core.model.domain import CancelPilot, Charged, Settings, State
-from bftd.core.model.events import ClockSet, Configured, Event, Finished, Heard, PoolObserved, Registered, Tick
+from bftd.core.model.events import (
+    ClockSet,
+    Configured,
+    Event,
+    Finished,
+    Heard,
+    PoolObserved,
+    Registered,
+    RequestChanged,
+    Tick,
+)
 from bftd.core.model.pause import Pause, Paused, Unpaused
 from bftd.core.model.timing import GRANT_SILENT_S, PLACE_WITHIN_S
 from bftd.core.step import step
@@ -344,6 +354,14 @@ class Cluster(RuleBasedStateMachine):
         """For good or ill."""
         id_ = data.draw(st.sampled_from(sorted(self.state.trainers)))
         self.apply(Finished(self.now, id_, 0, ""))
+
+    @precondition(lambda self: active_of(self.state))
+    @rule(data=st.data(), low=st.integers(1, 4), more=st.integers(0, 3), weight=st.sampled_from([None, 0.5, 3.0]))
+    def a_user_changes_a_trainer(self, data: Any, low: int, more: int, weight: float | None) -> None:
+        """To fewer or more nodes than it has."""
+        id_ = data.draw(st.sampled_from(active_of(self.state)))
+        sizes = self.state.trainers[id_].sizes.between(low, low + more)
+        self.apply(RequestChanged(self.now, id_, sizes, weight))
 
     # the operator
 

@@ -1,0 +1,202 @@
+"""`bft logs`, `bft cancel`, `bft resize` and `bft weight`: what users do with a trainer of theirs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from bftd import api_client
+from bftd.base.errors import ApiError, BftError, UsageError
+from bftd.base.format import counted
+from bftd.cli import common, options
+from bftd.cli.daemon import trainers
+from bftd.config import configuration
+
+if TYPE_CHECKING:
+    from slurm_plugin.read.client import SlurmClient
+
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+# A driver of `bft run`: run-<host>-<pid>.u<uid>.<hex>
+_FOREGROUND = re.compile(r"run-(.+)-(\d+)\.u\d+\.[0-9a-f]+")
+_CHUNK_BYTES = 2**20
+_LOOK_S = 0.5
+# How often a quiet log's trainer is asked for: a status is not cheap for the daemon.
+_ASK_S = 10.0
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the trainer ends.")
+@options.config
+def logs(job: str, follow: bool, config_path: str | None) -> None:
+    """Print the log of the trainer JOB, an id or a name: its driver's lines, and its script's output."""
+    daemon = api_client.find(config_path)
+    trainer = trainers.find(daemon, job)
+    who = _who(trainer)
+    if "log" not in trainer:
+        raise BftError("this daemon is older than bft and keeps no logs' places: look for slurm-JOB.out")
+    if not trainer["log"]:
+        raise BftError(f"no log of {who} is known: it is another user's, or its output went to a terminal")
+    path = Path(trainer["log"])
+    try:
+        with path.open("rb") as file:
+            _copy(file)
+            if follow:
+                _follow(file, path, daemon, trainer["id"])
+    except FileNotFoundError:
+        raise BftError(f"{path}, the log of {who}, is not on this host: look where its driver ran") from None
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise BftError(f"cannot read {path}, the log of {who}: {error.strerror}") from None
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@options.config
+def cancel(jobs: tuple[str, ...], config_path: str | None) -> None:
+    """End the trainers JOB, ids or names; their checkpoints stay."""
+    settings = configuration.load_found(config_path)
+    daemon, slurm = api_client.find(config_path), common.slurm_client(settings)
+    found: list[Mapping[str, Any]] = []
+    for job in dict.fromkeys(jobs):
+        try:
+            trainer: Mapping[str, Any] = trainers.find(daemon, job)
+        except BftError:
+            known = _driver_job(slurm, job, settings.slurm.driver_partition)
+            if known is None:
+                raise
+            trainer = known
+        if trainer["state"] == "finished":
+            raise BftError(f"{_who(trainer)} has ended already")
+        found.append(trainer)
+    for trainer in found:
+        if trainer["id"].startswith("run-"):
+            _interrupt(trainer)
+        else:
+            slurm.cancel([trainer["id"]])
+        rest = ""
+        if trainer.get("step"):
+            rest = f"; go on later with: bft sbatch --elastic=MIN-MAX,resume={trainer['id']} SCRIPT"
+        common.echo([f"cancelled {_who(trainer)}{rest}"])
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@click.argument("nodes", metavar="MIN-MAX")
+@options.config
+@options.as_json
+def resize(job: str, nodes: str, config_path: str | None, as_json: bool) -> None:
+    """Change the number of nodes that the trainer JOB may have, as --elastic=MIN-MAX does at submission."""
+    match = _RANGE.fullmatch(nodes)
+    low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= low <= high:
+        raise UsageError(f"{nodes}: give the nodes as MIN-MAX, for example 2-16; MIN is at least 1")
+    reply = _changed(config_path, job, nodes_min=low, nodes_max=high)
+    if as_json:
+        common.echo_json(reply)
+        return
+    many = counted(high, "node") if low == high else f"{low} to {counted(high, 'node')}"
+    common.echo([f"trainer {reply['id']} may have {many} from now on"])
+
+
+@click.command()
+@click.argument("job", metavar="JOB")
+@click.argument("weight", type=float, callback=options.above_zero, metavar="W")
+@options.config
+@options.as_json
+def weight(job: str, weight: float, config_path: str | None, as_json: bool) -> None:
+    """Change the weight of the trainer JOB, which counts where the site's objective is priority."""
+    reply = _changed(config_path, job, weight=weight)
+    if as_json:
+        common.echo_json(reply)
+        return
+    aims = reply["objective"]
+    rest = "" if aims == "priority" else f", but weights do not count here: this site's objective is {aims}"
+    common.echo([f"trainer {reply['id']} has weight {reply['weight']:g} from now on{rest}"])
+
+
+def _changed(config_path: str | None, job: str, **asked: Any) -> dict[str, Any]:
+    daemon = api_client.find(config_path)
+    id_ = trainers.find(daemon, job)["id"]
+    try:
+        return daemon.change(id_, **asked)
+    except ApiError as error:
+        if error.status == 400:
+            raise UsageError(str(error)) from None
+        if error.status in (404, 405):
+            raise BftError("this daemon is older than bft and cannot change trainers: submit it anew") from None
+        raise
+
+
+def _who(trainer: Mapping[str, Any]) -> str:
+    return f"trainer {trainer['id']} ({trainer['name']})"
+
+
+def _copy(file: IO[bytes]) -> bool:
+    """Print the rest of a file; returns whether there was any."""
+    some = False
+    while part := file.read(_CHUNK_BYTES):
+        some = True
+        sys.stdout.buffer.write(part)
+    sys.stdout.buffer.flush()
+    return some
+
+
+def _follow(file: IO[bytes], path: Path, daemon: api_client.ApiClient, id_: str) -> None:
+    """Print what is added to a file until its trainer has ended."""
+    asked_s = 0.0
+    while True:
+        ended = False
+        if time.monotonic() - asked_s >= _ASK_S:
+            asked_s = time.monotonic()
+            ended = _has_ended(daemon, id_)
+        if path.stat().st_size < file.tell():  # a job that was requeued begins its file anew
+            file.seek(0)
+        some = _copy(file)
+        if ended:
+            return
+        if some:
+            asked_s = max(asked_s, time.monotonic() - _ASK_S / 2)
+        time.sleep(_LOOK_S)
+
+
+def _has_ended(daemon: api_client.ApiClient, id_: str) -> bool:
+    """Whether a trainer has ended for sure: a daemon that is away says nothing."""
+    try:
+        trainer = daemon.explain(id_, limit=1)["trainer"]
+    except BftError:
+        return False
+    return trainer is None or trainer["state"] == "finished"
+
+
+def _driver_job(slurm: SlurmClient, job: str, partition: str) -> dict[str, Any] | None:
+    """Return the trainer of a driver's job that has not begun yet; None if it is no such job, or Slurm is away."""
+    from slurm_plugin.errors import SlurmError
+
+    try:
+        known = slurm.job(job) if job.isdecimal() else None
+    except SlurmError:
+        return None
+    return {"id": job, "name": known.name, "state": "waiting"} if known and partition in known.partition else None
+
+
+def _interrupt(trainer: Mapping[str, Any]) -> None:
+    """End a driver that runs in a terminal on this host, as Ctrl-C would there."""
+    match = _FOREGROUND.fullmatch(trainer["id"])
+    host, pid = (match[1], int(match[2])) if match else ("another host", 0)
+    try:
+        if host == os.uname().nodename and b"bft" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGINT)
+            return
+    except OSError:
+        pass
+    raise BftError(f"{_who(trainer)} runs in a terminal on {host}: end it there with Ctrl-C")
