@@ -2,7 +2,7 @@
 
 A torchrun script loads, saves and calls one function a step::
 
-    import elastic
+    from bftd import elastic
 
     checkpoint = elastic.load()                  # None at the very first start
     ...

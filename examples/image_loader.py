@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-import elastic
+from bftd import elastic
 
 SIDE = 256  # pixels of a picture as it is stored
 

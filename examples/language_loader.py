@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-import elastic
+from bftd import elastic
 
 VOCABULARY, LENGTH, WIDTH = 1000, 48, 128
 

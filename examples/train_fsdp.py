@@ -13,7 +13,7 @@ from data import student, teacher_data
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 
-import elastic
+from bftd import elastic
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=500)

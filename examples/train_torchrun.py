@@ -12,7 +12,7 @@ import torch.distributed as dist
 from data import student, teacher_data
 from torch.nn.parallel import DistributedDataParallel
 
-import elastic
+from bftd import elastic
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=500)

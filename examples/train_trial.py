@@ -16,7 +16,7 @@ import torch.distributed as dist
 from data import student, teacher_data
 from torch.nn.parallel import DistributedDataParallel
 
-import elastic
+from bftd import elastic
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--folder", type=Path, required=True, help="where the trial's reports and its result go")

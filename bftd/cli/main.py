@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from bftd import __version__
+from bftd import __version__, own_packages
 from bftd.base import command
 from bftd.cli.lazy import LazyGroup
 
@@ -73,6 +73,7 @@ def bft(**_: Any) -> None:
 
 def main() -> None:
     """Run `bft`."""
+    own_packages.find_first()
     command.run(bft, "bft")
 
 

@@ -17,7 +17,6 @@ SAMPLES_MOST = 10**18
 WEIGHT_MOST = 10**6
 # Text from a driver is shown on one line, and cut here.
 TEXT_MOST = 2_000
-PATH_MOST = 4_096
 # Names of users, partitions, back-ends and jobs.
 NAME_MOST = 256
 # A trainer's id is a Slurm job id or run-<host>-<pid>.u<uid>.<random>; it stands in URLs.

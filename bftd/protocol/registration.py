@@ -14,7 +14,6 @@ from bftd.protocol.bounds import (
     HELD_PER_NODE_MOST,
     LEASE_ID_MOST,
     NODES_MOST,
-    PATH_MOST,
     TRAINER_ID_MOST,
     VERSION,
     WEIGHT_MOST,
@@ -25,6 +24,7 @@ from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, Leases
 from bftd.protocol.requirements import Requirements
 from bftd.protocol.sizes import Sizes
 
+_PATH_MOST = 4_096
 # The id stands in URLs and in lease lists.
 _TRAINER_ID = re.compile(rf"[A-Za-z0-9._+-]{{1,{TRAINER_ID_MOST}}}")
 
@@ -132,7 +132,7 @@ class Registration:
 
 def _path(value: object) -> str:
     """Return a path unchanged, "" for anything else: an odd name of a file is no reason to refuse a trainer."""
-    return value if isinstance(value, str) and value.isprintable() and len(value) <= PATH_MOST else ""
+    return value if isinstance(value, str) and value.isprintable() and len(value) <= _PATH_MOST else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,19 @@
 """The errors of a trainer and its commands, each with one line that says what to do next."""
 
+import re
+
 EXIT_LINK_LOST = 75
 """Exit code of a worker that has lost its driver: its script did nothing wrong, and is started again."""
 
 EXIT_USAGE = 2
 """Exit code of a script that refuses its arguments, as argparse and click end it."""
+
+OF_A_PEER = re.compile(
+    r"(?i)connection (?:was )?(?:likely )?(?:closed|reset)|(?:closed|reset) by (?:remote )?peer|broken ?pipe"
+    r"|connection(?:reset|aborted)?error|remote process exit|ncclremoteerror|dist(?:network|store)error"
+    r"|horovodinternalerror"
+)
+"""Phrases of gloo, NCCL, torch's store, Horovod and Python for a connection that its peer closed."""
 
 
 class ElasticError(Exception):

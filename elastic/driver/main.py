@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from bftd import own_packages
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import Summary
 from elastic.backends import KINDS
@@ -200,6 +201,8 @@ async def _tell_failure(job: _Job, code: int, reason: str) -> None:
 def _settings_of_job(job: _Job) -> DriverSettings:
     """Returns the settings of a batch job; raises UsageError."""
     header, source, trainer_id = job.header, job.source, job.id
+    if path := own_packages.namesake(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
+        raise UsageError(f"{path} hides bftd's package of that name, by $PYTHONPATH: rename it")
     given = given_address()
     cwd, environ = Path.cwd(), os.environ
     spec = ElasticSpec.parse(header.elastic)

@@ -108,7 +108,8 @@ def pack(folder: str) -> None:
         for package, root in ((elastic, elastic.parent), (protocol, protocol.parents[1])):
             for path in sorted(package.rglob("*.py")):
                 archive.write(path, path.relative_to(root))
-        archive.write(protocol.parent / "__init__.py", "bftd/__init__.py")
+        for name in ("__init__.py", "own_packages.py"):
+            archive.write(protocol.parent / name, f"bftd/{name}")
 
 
 def outside(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import io
 import mmap
 import multiprocessing
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -21,11 +22,15 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
+from bftd import own_packages
 from elastic.backends import KINDS
-from elastic.base.errors import EXIT_LINK_LOST, ElasticError, WireError
+from elastic.base.errors import EXIT_LINK_LOST, OF_A_PEER, ElasticError, WireError
 from elastic.link.child_process import adopt_orphans, outlast_notice, prepare_child
 from elastic.node import devices
 from elastic.worker import driver_link
+
+_OF_A_GROUP = re.compile(r"(?i)\bgloo\b|nccl|tcpstore|c10d")
+"""Phrases of torch's libraries for groups of workers."""
 
 _UNFLUSHED = 120
 """Python's exit code if its last output cannot be written."""
@@ -178,14 +183,20 @@ _ENDS: tuple[tuple[Callable[[type], bool], Callable[[Any], object]], ...] = (
 
 
 def _print_own_traceback() -> None:
-    """Print the user's error as `python script.py` would: without the frames of bftd."""
+    """Report the user's error, and print it as `python script.py` would: without the frames of bftd."""
     kind, error, trace = sys.exc_info()
     assert kind is not None
     assert error is not None
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
+    text = "".join(traceback.format_exception(kind, error.with_traceback(trace), trace))
+    # At an ordinary shrink the peers of a node that left fail like this: the driver, which has the text, says a line.
+    quiet = _OF_A_GROUP.search(str(error)) and OF_A_PEER.search(text)
+    if driver_link.current().failed(text) and quiet:
+        return
     try:
         sys.excepthook(kind, error.with_traceback(trace), trace)
     except BaseException:
         traceback.print_exc()
-    driver_link.current().failed("".join(traceback.format_exception(kind, error.with_traceback(trace), trace)))
+    if isinstance(error, (AttributeError, ImportError)) and (path := own_packages.namesake(sys.path[:1])):
+        print(f"bft: {path} is hidden by bftd's package of that name: rename it", file=sys.stderr)

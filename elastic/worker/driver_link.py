@@ -235,14 +235,14 @@ class DriverLink:
         if last is not None and last["rank"] == 0:
             self._send({**last, "first": False, "saved_step": last["step"], "saved_samples": last["samples"]})
 
-    def failed(self, text: str) -> None:
-        """Report the last ERROR_BYTES of the error that ends the script, and wait: its end must not be heard first."""
+    def failed(self, text: str) -> bool:
+        """Report the end of the script's error, wait, and return whether it was heard: its end comes only then."""
         if self._channel is None:
-            return
+            return False
         end = text.encode(errors="replace")[-ERROR_BYTES:].decode(errors="ignore")
         whole = end if len(end) == len(text) else end[end.find("\n") + 1 :]
         self._send({"op": "error", "text": whole})
-        self._heard.wait(FAREWELL_S)
+        return self._heard.wait(FAREWELL_S) and not self._lost.is_set()
 
     def regrouped(self) -> None:
         """Note that the world changed: the next step is the first one of the new group."""

@@ -115,15 +115,14 @@ class EarmarkOver:
 class PoolView:
     """The node pool at one snapshot: the paper's N, with the reason for every node that is not in it.
 
-    `version` counts changes of the pool's membership, `hold` is the sentence that forbids growing, and `refused` says
-    why the partition must not be harvested ("" if nothing does). The snapshot's reading began at `looked_s`: later
-    events may be missing. Slurm backfills not before `cycle_s`. Jobs: `pilots` maps job ids in the preemptible
-    partition to nodes, `owners` pilots that a driver started to its trainer, `daemons` pilots to their daemon, if
-    known; `job_ids` are all of Slurm, `elastic` the partition's running jobs, `accounts` the (user, account) of jobs
-    that have one, and `touched` jobs have just started. Nodes: `classes` are those of all harvested ones, `barred` are
-    kept out by pauses, hours and bounds, and `beyond` are outside the bound on all trainers, of which `bound` is the
-    sentence. A job for which Slurm preempts may count on `counted_on`: none is lent anew. `earmarks` are kept for
-    waiting jobs, by id, `earmarks_over` ended since the snapshot before; `wary` says why some jobs get none.
+    `version` counts changes of its membership, `hold` is the sentence that forbids growing, `refused` says why nothing
+    may be harvested, "" if it may. Reading began at `looked_s`; Slurm backfills not before `cycle_s`. Jobs: `pilots`
+    maps job ids to nodes, `owners` to the trainer whose driver started the pilot, `daemons` to its daemon, if known;
+    `job_ids` are all of Slurm, `elastic` run in the partition, `accounts` are (user, account), `touched` jobs have just
+    started. Nodes: `classes` are those of all harvested ones, `barred` are kept out by pauses, hours and bounds,
+    `beyond` by the bound on all trainers, of which `bound` is the sentence. A job for which Slurm preempts may count on
+    `counted_on`: none is lent anew. `earmarks` are kept for waiting jobs, by id, `earmarks_over` ended since the
+    snapshot before; `wary` says why some jobs get none.
     """
 
     version: int = 0
@@ -247,7 +246,7 @@ class Trainer:
     probe_nodes: int = 0  # the number of nodes it is tried on at present, 0 if none
     probe_until_s: float | None = None
     probes: int = 0  # the number of its trials so far
-    own_sizes: Sizes | None = None  # what its user changed them to: that counts before what its driver registers
+    own_sizes: Sizes | None = None  # changed by its user: these two count before what its driver registers
     own_weight: float | None = None
 
     @property
@@ -305,10 +304,9 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class NodeUsage:
-    """Node-seconds since the ledger began. None of the counters ever decreases.
+    """Node-seconds since the ledger began, which never decrease: in the pool or held, and (`used`) held by a pilot.
 
-    pool: the node is in the pool or held. used: it is held, that is, runs a pilot. training: its workers end steps.
-    starting: no step has ended yet. resizing: workers stood still at a change of size. Other held nodes are leaving.
+    training: its workers end steps. starting: no step has ended yet. resizing: workers stood still at a change of size.
     """
 
     pool_node_seconds: float = 0.0

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
+
+from elastic.base.errors import OF_A_PEER
 
 LINES_KEPT = 12
 LINE_MOST = 400
@@ -11,13 +12,6 @@ LINE_MOST = 400
 
 TEXT_MOST = 2048
 """The most characters of an error that are kept: the last ones, since a traceback ends with the error itself."""
-
-_OF_A_PEER = re.compile(
-    r"(?i)connection (?:was )?(?:likely )?(?:closed|reset)|(?:closed|reset) by (?:remote )?peer|broken ?pipe"
-    r"|connection(?:reset|aborted)?error|remote process exit|ncclremoteerror|dist(?:network|store)error"
-    r"|horovodinternalerror"
-)
-"""Phrases of gloo, NCCL, torch's store, Horovod and Python for a connection that its peer closed."""
 
 
 class LastWords:
@@ -42,7 +36,7 @@ class LastWords:
         """
         if lease in self._used:
             self._drop(lease)
-        if lease not in self._errors or (self.of_a_peer(lease) and not _OF_A_PEER.search(text)):
+        if lease not in self._errors or (self.of_a_peer(lease) and not OF_A_PEER.search(text)):
             self._errors[lease] = [_plain(line) for line in text[-TEXT_MOST:].splitlines() if line.strip()]
             self._count += 1
             self._order[lease] = self._count
@@ -68,7 +62,7 @@ class LastWords:
 
     def of_a_peer(self, lease: str) -> bool:
         """Whether a worker's error is about a connection: its peer may have ended first."""
-        return any(_OF_A_PEER.search(line) for line in self._errors.get(lease, ()))
+        return any(OF_A_PEER.search(line) for line in self._errors.get(lease, ()))
 
     def of(self, lease: str) -> tuple[str, ...]:
         """Returns the lines in order, empty if there are none."""

@@ -152,6 +152,28 @@ def test_an_error_is_shown_as_python_shows_it_without_a_frame_of_bftds(tmp_path:
     assert lines[-1] == "ValueError: no layer"
 
 
+LOST = "[/third_party/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:15552: Connection reset by peer"
+
+
+def test_a_lost_peer_of_the_group_is_told_to_the_driver_alone(tmp_path: Path) -> None:
+    told: list[Message] = []
+    said = run(tmp_path, f"raise RuntimeError({LOST!r})\n", told=told)
+    assert (said.stdout, said.stderr, said.returncode) == ("", "", 1)
+    [error] = [message for message in told if message["op"] == "error"]
+    assert LOST in error["text"]
+
+
+@pytest.mark.parametrize("error", [f"RuntimeError({LOST[:40]!r})", "ConnectionResetError('Connection reset by peer')"])
+def test_any_other_error_is_printed_too(tmp_path: Path, error: str) -> None:
+    said = run(tmp_path, f"raise {error}\n", told=[])
+    assert "Traceback" in said.stderr
+
+
+def test_a_lost_peer_is_printed_where_no_driver_hears_of_it(tmp_path: Path) -> None:
+    said = run(tmp_path, f"import time\ntime.sleep(0.2)\nraise RuntimeError({LOST!r})\n", hangs_up=True)
+    assert "Traceback" in said.stderr or said.returncode == 75
+
+
 def test_what_the_script_registered_for_its_end_is_run(tmp_path: Path) -> None:
     said = run(tmp_path, "import atexit\natexit.register(print, 'goodbye')\nprint('hello')\n")
     assert said.stdout == "hello\ngoodbye\n"
