@@ -70,6 +70,7 @@ class Companion:
                     env={**environ, "PYTHONUNBUFFERED": "1"},
                     limit=MAX_LINE_BYTES,
                     preexec_fn=prepare_child,
+                    start_new_session=True,  # a Ctrl-C in the terminal is for the driver, which ends its children
                 )
             except OSError as error:
                 pause_s = next(pauses, None)

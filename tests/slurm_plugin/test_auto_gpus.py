@@ -77,6 +77,38 @@ def test_a_job_that_leaves_all_out_gets_the_best_plan_and_it_is_told_everywhere(
     assert submitted(lua) == ["0", FULL, TOLD, f"bft: {TOLD}", "nil"]
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun torchrun --nproc-per-node=4 train.py",
+        "torchrun --nnodes=2 \\\\\\n  --nproc_per_node 4 train.py",
+        "python3 -m torch.distributed.run train.py",
+        "accelerate  launch train.py",
+        "exec /opt/bin/deepspeed train.py # on all",
+    ],
+)
+def test_a_launcher_in_the_script_gets_one_task_a_node_with_all_of_its_cpus(lua: Lua, line: str) -> None:
+    code, made, told, *_ = submitted(lua, f"script = '#!/bin/sh\\n{line}\\n'")
+    assert code == "0"
+    assert "num_tasks=2 ntasks_per_node=1" in made
+    assert "cpus_per_task=32" in made
+    assert excerpt("slurm_plugin.bftd_gpus.starts_processes") in told
+
+
+@pytest.mark.parametrize(
+    "line", ["pip install deepspeed", "# torchrun train.py", "cat torchrun.log", "srun python my-torchrun.py"]
+)
+def test_a_launchers_name_elsewhere_is_no_launcher(lua: Lua, line: str) -> None:
+    assert submitted(lua, f"script = '#!/bin/sh\\n{line}\\n'")[1] == FULL
+
+
+def test_a_launchers_number_of_processes_chooses_among_the_plans(lua: Lua) -> None:
+    _, made, *_ = submitted(lua, "script = '#!/bin/sh\\nsrun torchrun --nproc-per-node=2 train.py\\n'")
+    assert made.startswith("partition=v100 min_nodes=1")
+    code, *_ = submitted(lua, "script = '#!/bin/sh\\nsrun torchrun --nproc-per-node=3 train.py\\n'")
+    assert code == "2002"
+
+
 def test_what_srun_in_the_script_goes_by_is_in_the_jobs_environment(lua: Lua) -> None:
     lua.set("answer", PLAN.encode())
     chunk = """

@@ -28,6 +28,7 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _FOREGROUND = re.compile(r"run-(.+)-(\d+)\.u\d+\.[0-9a-f]+")
 _CHUNK_BYTES = 2**20
 _LOOK_S = 0.5
+_BEGUN_S = 2.0
 # How often a quiet log's trainer is asked for: a status is not cheap for the daemon.
 _ASK_S = 10.0
 
@@ -39,7 +40,7 @@ _ASK_S = 10.0
 def logs(job: str, follow: bool, config_path: str | None) -> None:
     """Print the log of the trainer JOB, an id or a name: its driver's lines, and its script's output."""
     daemon = api_client.find(config_path)
-    trainer = trainers.find(daemon, job)
+    trainer = _begun(daemon, job, config_path) if follow else trainers.find(daemon, job)
     who = _who(trainer)
     if "log" not in trainer:
         raise BftError("this daemon is older than bft and keeps no logs' places: look for slurm-JOB.out")
@@ -176,6 +177,23 @@ def _has_ended(daemon: api_client.ApiClient, id_: str) -> bool:
     except BftError:
         return False
     return trainer is None or trainer["state"] == "finished"
+
+
+def _begun(daemon: api_client.ApiClient, job: str, config_path: str | None) -> dict[str, Any]:
+    """Return the trainer, once its driver has begun."""
+    settings = configuration.load_found(config_path)
+    slurm, told = common.slurm_client(settings), False
+    while True:
+        try:
+            return trainers.find(daemon, job)
+        except BftError as error:
+            known = type(error) is BftError and _driver_job(slurm, job, settings.slurm.driver_partition)
+            if not known:
+                raise
+        if not told:
+            click.echo(f"bft: the driver of job {job} has not begun yet: waiting for it", err=True)
+        told = True
+        time.sleep(_BEGUN_S)
 
 
 def _driver_job(slurm: SlurmClient, job: str, partition: str) -> dict[str, Any] | None:

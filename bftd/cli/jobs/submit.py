@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -100,9 +98,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     else:
         where = partition or ",".join(settings.slurm.harvested)
         click.echo(f"Submitted elastic job {job_id}: {spec.nodes_min} to {spec.nodes_max} nodes of {where}")
-        folder, output = (line.value(name) or _last(inside, name) for name in ("chdir", "output"))
-        log = Path(folder or "", re.sub("%[jA]", job_id, output or "slurm-%j.out"))
-        click.echo(f"watch: bft trainers {job_id}\nlog:   tail -f {shlex.quote(str(log))}")
+        click.echo(f"watch: bft trainers {job_id}\nlog:   bft logs -f {job_id}")
 
 
 @click.command(context_settings=_PASS_ON)

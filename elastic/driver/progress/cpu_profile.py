@@ -54,6 +54,7 @@ async def _need(settings: DriverSettings) -> Fields:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         output, words = await asyncio.wait_for(child.communicate(), PROFILE_S)

@@ -78,6 +78,7 @@ class Estimating:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_MOST_BYTES,
+            start_new_session=True,
         )
         asked = json.dumps([kind.to_json() for kind in kinds]).encode()
         try:

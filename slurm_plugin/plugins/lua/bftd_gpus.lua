@@ -27,6 +27,13 @@ local CPU_FIELDS = { "cpus_per_task", "cpus_per_tres", "pn_min_cpus" }
 local TASK_FIELDS = { "ntasks_per_tres", "ntasks_per_gpu", "ntasks_per_socket", "ntasks_per_core" }
 local MEMORY_FIELDS = { "min_mem_per_node", "min_mem_per_cpu", "pn_min_memory", "mem_per_tres" }
 
+-- Programs that start a node's processes themselves, and so want one task a node; sizing/sbatch/launchers.py has more.
+local BY_NODE = {
+  torchrun = "torchrun", ["torch.distributed"] = "torch%.distributed%.%l+", ["accelerate launch"] = "accelerate%s+launch",
+  deepspeed = "deepspeed",
+}
+local NO_LAUNCH = { pip = true, conda = true, mamba = true, module = true, echo = true, printf = true, which = true }
+
 local function is_given(value)
   return given.is_given(value) and value ~= ""
 end
@@ -215,8 +222,27 @@ local function tasks_given(job_desc, nodes)
   end
 end
 
+-- The program in a script that starts a node's processes, and how many where that is written out; nil where none does.
+local function launcher(script)
+  for line in (script:gsub("\\\n", " ") .. "\n"):gmatch("([^\n]*)\n") do
+    line = " " .. line:gsub("^#.*", ""):gsub("%s#.*", "") .. " "
+    if not NO_LAUNCH[line:match("%S+") or ""] then
+      for name, pattern in pairs(BY_NODE) do
+        local _, last = line:find("[^%w_.-]" .. pattern .. "[^%w_./=-]")
+        if last then
+          return name, tonumber(line:match("%-%-nproc[_-]per[_-]node[= ](%d+)%s", last))
+        end
+      end
+    end
+  end
+end
+
 local function agrees(job_desc, part_list, plan)
   local partition = part_list[plan.partition]
+  local _, processes = launcher(job_desc.script)
+  if processes and processes ~= plan.gpus then
+    return false
+  end
   if not partition or given.is_ours(plan.partition) then
     return false
   end
@@ -320,7 +346,7 @@ local function fill(job_desc, partition, plan, gpus_by)
     write("--nodes=%d", plan.nodes)
   end
   if tasks == nil then
-    tasks = plan.tasks
+    tasks = launcher(job_desc.script) and 1 or plan.tasks
     job_desc.ntasks_per_node = tasks
     put(job_desc, "SLURM_NTASKS_PER_NODE", tasks)
     write("--ntasks-per-node=%d", tasks)
@@ -368,7 +394,11 @@ function M.apply(job_desc, part_list)
   end
   local plan, gpus_by = first_that_agrees(job_desc, part_list, plans)
   local written = fill(job_desc, part_list[plan.partition], plan, gpus_by)
-  local line = string.format("--auto-gpus chose %s (%s)", written, plan.why)
+  local program, why = launcher(job_desc.script), plan.why
+  if program then
+    why = why .. "; " .. program .. " starts a node's processes"
+  end
+  local line = string.format("--auto-gpus chose %s (%s)", written, why)
   if written == "" then
     line = string.format("--auto-gpus left all as it was written (%s)", plan.why)
   end
