@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.bftd.http.test_api import TRAINER, Served, as_user
-from tests.support.messages import wording
+from tests.support.messages import says, wording
 
 pytestmark = pytest.mark.slow
 
@@ -103,3 +103,65 @@ async def test_a_user_without_trainers_is_paused_before_he_brings_any(served: Se
     assert told["decisions"][-1]["text"] == "train-a waits: " + wording(
         "core.sentences.paused", what="user ann", by="root", why="x"
     )
+
+
+async def test_a_driver_hears_how_many_nodes_its_trainer_may_have_and_there_are(served: Served) -> None:
+    _, welcome = await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 64})
+    assert welcome["nodes_max"] == 64
+    served.see("n1", "n2", "n3")
+    leases = f"/v1/trainers/{TRAINER['id']}/leases?epoch=1&version=0"
+    _, listed = await served.ask("GET", leases)
+    assert (listed["nodes_min"], listed["nodes_max"]) == (1, 3)
+    code, answer = await served.ask("POST", f"/v1/trainers/{TRAINER['id']}/change", {"nodes_min": 2, "nodes_max": 2})
+    assert (code, answer["nodes_min"], answer["nodes_max"], answer["sizes"]) == (200, 2, 2, None)
+    _, changed = await served.ask("GET", leases)
+    assert (changed["nodes_min"], changed["nodes_max"]) == (2, 2)
+    assert changed["version"] > listed["version"]
+
+
+async def test_a_trainer_is_changed_by_its_user_alone_and_its_log_is_shown_to_him_alone(
+    monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER | {"log": "/home/ann/slurm 1.out"})
+    served.see("n1")
+    change = f"/v1/trainers/{TRAINER['id']}/change"
+    as_user(monkeypatch, "bob")
+    assert (await served.ask("POST", change, {"weight": 2}))[0] == 403
+    assert [item["log"] for item in (await served.ask("GET", "/v1/trainers"))[1]["trainers"]] == [""]
+    as_user(monkeypatch, "ann")
+    assert (await served.ask("POST", change, {"weight": 2}))[1]["weight"] == 2
+    [shown] = (await served.ask("GET", "/v1/trainers"))[1]["trainers"]
+    assert shown["log"] == "/home/ann/slurm 1.out"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, {"weight": 0}, {"weight": -1}, {"weight": "2"}, {"nodes_min": 1}, {"nodes_max": 4}, [],
+     {"nodes_min": 3, "nodes_max": 2}, {"nodes_min": 0, "nodes_max": 2}, {"nodes_min": 2, "nodes_max": 2}],
+)  # fmt: skip
+async def test_a_change_that_says_too_little_or_nonsense_changes_nothing(body: Any, served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    served.see("n1")
+    before = served.service.state.trainers[TRAINER["id"]].request
+    assert (await served.ask("POST", f"/v1/trainers/{TRAINER['id']}/change", body))[0] == 400
+    assert served.service.state.trainers[TRAINER["id"]].request == before
+
+
+async def test_nothing_is_changed_before_slurm_was_read_or_after_the_end(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    change = f"/v1/trainers/{TRAINER['id']}/change"
+    assert (await served.ask("POST", change, {"weight": 2}))[0] == 503
+    served.see("n1")
+    await served.ask("POST", f"/v1/trainers/{TRAINER['id']}/finish", {"epoch": 1, "exit_code": 0, "reason": ""})
+    assert (await served.ask("POST", change, {"weight": 2}))[0] == 409
+    assert (await served.ask("POST", "/v1/trainers/77/change", {"weight": 2}))[0] == 404
+
+
+async def test_of_listed_sizes_at_least_one_must_stay(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 8, "sizes": [1, 4, 8]})
+    served.see("n1", "n2", "n3")
+    change = f"/v1/trainers/{TRAINER['id']}/change"
+    code, answer = await served.ask("POST", change, {"nodes_min": 2, "nodes_max": 3})
+    assert code == 400
+    assert says(answer["error"], "http.control_handlers.listed_sizes", only="1, 4, 8")
+    assert (await served.ask("POST", change, {"nodes_min": 2, "nodes_max": 8}))[1]["sizes"] == [1, 4, 8]

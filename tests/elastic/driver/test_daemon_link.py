@@ -226,6 +226,15 @@ async def test_the_end_is_told_after_all_else_and_a_daemon_that_is_away_delays_n
     await asyncio.wait_for(client.link.finish(3, "crashed", Summary()), 20)
 
 
+async def test_a_trainer_that_cannot_begin_is_registered_and_ended_at_once(daemon: ScriptedDaemon) -> None:
+    link = Client(daemon).link
+    await link.finish_unbegun(2, "no such folder")
+    assert [request.id for request in daemon.registrations] == ["7"]
+    assert daemon.finished == Finish(1, 2, "no such folder", Summary())
+    daemon.stop()
+    await asyncio.wait_for(Client(daemon).link.finish_unbegun(2, "no such folder"), 20)
+
+
 def test_the_token_of_a_daemon_reached_by_tcp_is_read_without_its_line_end(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("5a17\n")
     assert read_token(str(tmp_path / "token")) == "5a17"

@@ -144,7 +144,7 @@ def test_a_job_whose_script_is_for_another_library_than_torch_ends_at_once_with_
 def test_a_jobs_script_and_checkpoint_are_in_a_folder_of_the_users_own_and_nothing_where_it_was_submitted(
     job: Path, tmp_path: Path
 ) -> None:
-    settings = main._settings_of_job(rewritten(job, "1-2"))
+    settings = main._settings_of_job(main._job(rewritten(job, "1-2")))
     assert settings.state_dir == tmp_path / "states" / "7@hpc"
     script = Path(settings.argv[0])
     assert script == settings.state_dir / "script" / "train.py"
@@ -161,7 +161,7 @@ def test_a_jobs_script_and_checkpoint_are_in_a_folder_of_the_users_own_and_nothi
 
 def test_a_checkpoint_that_is_kept_no_longer_goes_when_the_next_driver_starts(job: Path, tmp_path: Path) -> None:
     saved(tmp_path / "states", "6@hpc.ended-until-20200101T000000Z")
-    main._settings_of_job(rewritten(job, "1-2"))
+    main._settings_of_job(main._job(rewritten(job, "1-2")))
     assert os.listdir(tmp_path / "states") == ["7@hpc"]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from elastic.options.job_script import Header, rewrite
 from tests.bftd.daemon.test_process import running
 from tests.support import waiting
 from tests.support.messages import excerpt, says
@@ -122,3 +123,26 @@ def test_cancel_refuses_what_it_cannot_end(daemon: Any, bft: Terminal) -> None:
     told = bft("cancel", "train-a")
     assert told.code == 1
     assert says(told.err, "cli.manage.has_ended", who="trainer run-here-12 (train-a)")
+
+
+def test_a_driver_that_cannot_begin_is_listed_with_the_cause_and_its_log(
+    daemon: Any, bft: Terminal, tmp_path: Path
+) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "elastic.py").touch()
+    script = tmp_path / "script"
+    header = Header("1-2", "", str(tmp_path / "socket"), str(tmp_path / "train.py"), sys.executable)
+    script.write_text(rewrite("#!/usr/bin/env python3\n", "/usr/bin/bft-driver", header))
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    with (tmp_path / "out").open("w") as out:
+        ended = subprocess.run(
+            [sys.executable, "-c", "from bftd.cli.jobs.driver import main; main()", str(script)],
+            env={**environ, "PYTHONPATH": str(tmp_path / "own"), "SLURM_JOB_NAME": "mine"},
+            stdout=out, stderr=out, check=False,
+        )  # fmt: skip
+    assert ended.returncode == 2
+    assert (tmp_path / "out").read_text().count("\n") == 1
+    [trainer] = [each for each in daemon.client.trainers(True)["trainers"] if each["name"] == "mine"]
+    assert (trainer["state"], trainer["exit_code"], trainer["log"]) == ("finished", 2, str(tmp_path / "out"))
+    assert str(tmp_path / "own" / "elastic.py") in trainer["reason"]
+    assert bft("logs", "mine").code == 0
