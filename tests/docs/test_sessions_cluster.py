@@ -29,6 +29,7 @@ READING = (
     "bft explain",
     "bft nodes",
     "bft trainers",
+    "bft logs",
     "bft history",
     "bft usage",
     "bft checkpoints ls",
