@@ -39,7 +39,7 @@ OLD_NAMES: Mapping[str, tuple[str, ...]] = {
         "bftd_rooms_in_vain",
         "make_room",
     ),
-    "bftd/base/old_names.py": ("rooms", "room_usage", "rooms_wary", "in_vain", "room", "make_room"),
+    "bftd/base/old_names.py": ("rooms", "room_usage", "rooms_wary", "in_vain", "room", "room_over", "make_room"),
     "bftd/base/folding.py": ("rooms",),
     "bftd/ledger/file.py": ("room_usage",),
     "bftd/service/metrics/counters.py": ("room_start_duration_seconds",),

@@ -10,6 +10,8 @@ _USAGE = {"wasted": "in_vain", "wasted_node_seconds": "vain_node_seconds"}
 _NODE = {"earmark": "room"}
 # The kinds of problems by their old names.
 PROBLEMS = {"rooms": "earmarks"}
+# The kinds of events by their old names.
+EVENTS = {"room": "earmark", "room_over": "earmark_over"}
 # The names of keys of the configuration by section and old name.
 KEYS: Mapping[tuple[str, str], str] = {("pool", "make_room"): "earmark"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ import click
 
 from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
-from bftd.base.format import minute, moment, percent, period
+from bftd.base.format import minute, percent, period
 from bftd.base.view import NODE_STATES
 from bftd.cli import common, options, times
 
@@ -32,7 +31,7 @@ _EVENTS = 5_000
 @times.option("--since", "since_s", help="From then on [now-1day].")
 @times.option("--until", "until_s", help="Up to then [now].")
 @times.span("--step", "step_s", help="A row for each such time [1hour, of more than three days 1day].")
-@click.option("--events", "as_events", is_flag=True, help="What happened, a line an event, in place of the table.")
+@click.option("--events", "as_events", is_flag=True, help="What happened, in sentences, in place of the table.")
 @options.config
 @options.as_json
 def history(
@@ -63,7 +62,7 @@ def history(
         if as_json:
             common.echo_json({"events": list(events)})
         else:
-            common.echo(map(_line, events))
+            common.echo(_lines(daemon, events))
         return
     by_day = step_s is None and until_s - since_s > _BY_DAY_S
     if step_s is None:
@@ -169,18 +168,11 @@ def _events(daemon: api_client.ApiClient, since_s: float, until_s: float) -> Ite
                 yield event
 
 
-def _line(event: Mapping[str, Any]) -> str:
-    at = moment(event["at_s"])
-    data = event["data"]
-    if event["kind"] == "decision":
-        return f"{at}  {data.get('text', '')}"
-    about = [f"trainer {event['trainer']}"] if event["trainer"] else []
-    about += [f"node {event['node']}"] if event["node"] else []
-    about += [f"{name}={_short(value)}" for name, value in data.items() if value not in (None, "", [])]
-    return f"{at}  {event['kind']}: {', '.join(about)}"
+def _lines(daemon: api_client.ApiClient, events: Iterable[dict[str, Any]]) -> Iterator[str]:
+    from bftd.ui.events import sentences
 
-
-def _short(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value if isinstance(value, str) else json.dumps(value)
+    try:
+        names = {trainer["id"]: trainer["name"] for trainer in daemon.trainers(every=True)["trainers"]}
+    except ApiError:  # an older daemon does not list them
+        names = {}
+    return (f"{at}  {text}" for at, text in sentences(events, names))

@@ -56,6 +56,11 @@ class Daemon:
         over = {"since_s": question[0], "until_s": question[1], "step_s": question[2]}
         return {"format": 1, **over, "points": self.points, "windows": WINDOWS, "trainers": {}}
 
+    def trainers(self, every: bool) -> dict[str, Any]:
+        if self.older:
+            raise ApiError("GET /v1/trainers: not found", 404)
+        return {"trainers": [{"id": "17", "name": "train-a"}], "more": False}
+
     def events(self, after: int, limit: int, since_s: float) -> list[dict[str, Any]]:
         self.asked.append((after, limit, since_s))
         return [event for event in self.events_ if event["rowid"] > after][:2]
@@ -123,13 +128,19 @@ def test_events_are_lines_page_by_page_up_to_the_end_that_is_asked_for(daemon: D
     ]
     lines = run("--events", "--since", "now-99seconds", "--until", "now-75seconds").splitlines()
     assert lines == [
-        "2026-11-22 14:28:45  give_back: trainer 17, node n1, duration_s=0.123457",
-        '2026-11-22 14:28:55  pool: joined=["n1"]',
+        f"2026-11-22 14:28:45  {wording('cli.events.give_back', who='train-a', nodes='n1', took='0.123 s')}",
+        "2026-11-22 14:28:55  n1 joined the pool",
     ]
     lines = run("--events").splitlines()
     assert lines[0].startswith("2026-11-22 14:28:45"), "rows are counted from 1"
     assert daemon.asked[-1] == (3, _EVENTS, NOW_S - 86_400)
-    assert json.loads(run("--events", "--json"))["format"] == 1
+    assert json.loads(run("--events", "--json")) == {"format": 1, "events": daemon.events_[1:]}
+    daemon.older = True
+    assert (
+        run("--events")
+        .splitlines()[0]
+        .endswith(wording("cli.events.give_back", who="trainer 17", nodes="n1", took="0.123 s"))
+    )
 
 
 def test_a_daemon_that_keeps_no_history_is_told_in_one_line(daemon: Daemon) -> None:
