@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from bftd.protocol.changes import TAKEN
+from bftd.protocol.changes import ASKED
 from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
@@ -174,7 +174,7 @@ class PeerConnections:
         if self._run.cancelled:  # scancel ends every srun of this job too: no regular job has asked for the node
             pilot.reason = pilot.reason or CANCELLED
         else:
-            pilot.reason = pilot.reason or TAKEN
+            pilot.reason = pilot.reason or ASKED
             self._pilot_manager.report_state(pilot, "leaving", at_s=at_s)
         self._pilot_manager.leave_at_once(pilot)
 

@@ -12,6 +12,7 @@ from bftd.core.model.decisions import Ended, GaveBack, Lost, Noted, Saved
 from bftd.core.model.domain import Lease, Trainer
 from bftd.core.model.draft import Draft
 from bftd.core.scaling import amdahl, learning
+from bftd.protocol.changes import ASKED
 from bftd.protocol.lease import Phase
 from bftd.protocol.reports import (
     CrashReport,
@@ -25,8 +26,6 @@ from bftd.protocol.reports import (
     Summary,
     SuspendReport,
 )
-
-ASKED = "Slurm asked the pilot to leave"
 
 
 def take_all(turn: Draft, trainer_id: str, reports: Iterable[Report]) -> None:

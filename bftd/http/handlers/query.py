@@ -17,6 +17,7 @@ from bftd.http.handlers.status import HISTORY, MOST_EVENTS
 from bftd.http.request import SERVICE, RequestRefused, number_of
 from bftd.ledger import queries
 from bftd.ledger.reader import LedgerReader
+from bftd.protocol.changes import ASKED
 from bftd.service import status as shown_status
 from slurm_plugin.nodeset import fold
 
@@ -38,6 +39,8 @@ async def explain_node(request: web.Request) -> web.Response:
         leases = queries.leases_on(ledger, name, min(limit, _LEASES_MOST))
         if shown is None and not leases:
             return None
+        if leases:
+            leases[-1]["why_revoked"] += _now_there(state, name, leases[-1])
         gone = {lease["trainer"] for lease in leases} - state.trainers.keys()
         known = queries.registered(ledger, gone)
         known |= {id_: {"name": item.name, "user": item.user} for id_, item in state.trainers.items()}
@@ -95,6 +98,14 @@ def _shown(state: State) -> list[dict[str, Any]]:
         | {"arrived_s": item.arrived_s, "finished_s": item.finished_s, "on": fold(on[id_]) if on[id_] else ""}
         for id_, item in state.trainers.items()
     ]
+
+
+def _now_there(state: State, name: str, last: Mapping[str, Any]) -> str:
+    """Return whether a regular job has the node, where Slurm took it without saying why; "" if that is not known."""
+    item, ended_s = state.pool.nodes.get(name), last["ended_s"]
+    if item is None or ended_s is None or state.pool.time_s <= ended_s or last["why_revoked"] != ASKED:
+        return ""
+    return f"; it {item.why}" if item.wanted else "; no regular job has the node"
 
 
 def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:

@@ -191,7 +191,7 @@ class Changes:
 
 def _how(gone: Iterable[ShownPilot]) -> str:
     """Whether nodes were given back or lost, in words."""
-    asked = all(member.revoked or member.expiring or member.reason == changes.TAKEN for member in gone)
+    asked = all(member.revoked or member.expiring or member.reason == changes.ASKED for member in gone)
     return "given back" if asked else "lost"
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from bftd.http.auth.privacy import NAMELESS
+from bftd.protocol.changes import ASKED
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import job, node
 from tests.bftd.http.test_api import TRAINER, Served, as_user
@@ -153,3 +154,27 @@ async def test_trainers_that_ended_under_an_older_bftd_have_what_it_wrote_down(s
     assert [(item["id"], item["name"], item["user"], item["step"]) for item in told["trainers"]] == [
         (f"run-here-{number}", "train-a", "ann", None) for number in range(3)
     ]
+
+
+async def test_regression_a_node_that_no_job_got_is_not_said_to_have_gone_to_one(served: Served) -> None:
+    """Slurm may ask more pilots to leave than its job needs in the end; the pilots do not learn why."""
+    await served.ask("POST", "/v1/trainers", TRAINER | {"id": "run-here-1"})
+    served.see("n1", "n2")
+    leases = list(served.service.state.leases.values())
+    for state in ("placed", "leaving", "ended"):
+        events = [
+            {"op": "lease", "id": lease.id, "state": state, "job_id": f"7{lease.node}", "at_s": time.time()}
+            for lease in leases
+        ]
+        await served.ask("POST", "/v1/trainers/run-here-1/report", {"epoch": 1, "events": events})
+
+    async def why(name: str) -> str:
+        _, told = await served.ask("GET", f"/v1/nodes/{name}/explain")
+        return str(told["leases"][-1]["why_revoked"])
+
+    assert await why("n2") == ASKED, "the last snapshot is older than the end of the pilot"
+    taken = job("4711", "RUNNING", nodes=("n1",), user="bob")
+    nodes = {"n1": node("n1", "ALLOCATED"), "n2": node("n2")}
+    served.service.observe(Snapshot(time.time(), nodes, (taken,), ()))
+    assert await why("n1") == f"{ASKED}; it {served.service.state.pool.nodes['n1'].why}"
+    assert await why("n2") == f"{ASKED}; " + wording("http.asking_handlers.no_regular_job")

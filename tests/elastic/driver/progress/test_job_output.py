@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.protocol.changes import TAKEN
+from bftd.protocol.changes import ASKED
 from elastic.driver.progress.job_output import Changes, TrainingRate, span
 from tests.support.messages import wording
 
@@ -95,8 +95,8 @@ def test_each_change_is_one_line_with_why_rate_and_time_to_go() -> None:
         )
     ]
     for node in first:
-        node.reason = TAKEN
-    assert job.suspended(120) == wording("elastic.changes.suspended", nodes="n[7-8]", step=120, why=TAKEN)
+        node.reason = ASKED
+    assert job.suspended(120) == wording("elastic.changes.suspended", nodes="n[7-8]", step=120, why=ASKED)
     job.now_s += 60.0
     again = few(7, granted="a resumes on 1 node (n7): 200 samples/s expected")
     assert job.on(*again, rate=200.0) == ["resumed on 1 node (n7); 200 samples/s"]
