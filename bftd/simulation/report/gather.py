@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bftd.simulation.report import sweep
 from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Case, Replayed
-from bftd.simulation.report.pool import pool_of
+from bftd.simulation.report.pool import pool_of, use_of
 from bftd.simulation.report.stored import Key, Stored
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def _replayed(
 
     def work(index: int, report: Progress) -> Replayed:
         trace, asked = wanted[index]
-        return Replayed(run(trace, trainers, asked, progress=report).to_json(series=True))
+        result = run(trace, trainers, asked, progress=report)
+        return Replayed(result.to_json(series=True), use_of(result.account, _cut(trace, asked)))
 
     found = each(work, range(len(wanted)), jobs or len(os.sched_getaffinity(0)), progress)
     return [found[first : first + len(_POLICIES)] for first in range(0, len(found), len(_POLICIES))]

@@ -18,10 +18,22 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
+class NodeUse:
+    """Mean numbers of nodes that trainers held, and on which they trained, in the bins of the trace's idle nodes."""
+
+    held: Floats
+    training: Floats
+
+
+@dataclass(frozen=True)
 class Replayed:
-    """One replay: `data` is all the JSON of `bft replay`, the properties are the parts that a report needs."""
+    """One replay: `data` is all the JSON of `bft replay`, the properties are the parts that a report needs.
+
+    `use` is known only of a replay that was made for this report.
+    """
 
     data: Mapping[str, Any]
+    use: NodeUse | None = None
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -76,19 +88,18 @@ def _setting(replayed: Replayed) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TriedSettings:
-    """One pair of settings that was tried, and its results.
+    """One pair of settings that was tried, and its results; None where they are not known.
 
-    `u` is the paper's U, which compares with dedicated nodes under the same pj_max. `efficiency` is the share of the
-    idle node-hours that was recovered, which can be compared between values of pj_max. `efficiency` and the fields
-    after it are None if they are not known, as for a stored replay.
+    `efficiency` is the share of the idle node-hours that was recovered, which can be compared between values of pj_max.
+    `u` is known only of a replay: a sweep counts in node-seconds, by which U is another figure than in samples.
     """
 
     t_fwd_s: float
     pj_max: int
-    u: float
     efficiency: float | None = None
     mean_runtime_s: float | None = None
     node_hours_per_week: float | None = None
+    u: float | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +196,8 @@ def _like(main: Replayed, replays: Sequence[Replayed]) -> list[Replayed]:
 
 
 def _point(replayed: Replayed) -> TriedSettings:
-    return TriedSettings(float(replayed.arguments["t_fwd_s"]), int(replayed.arguments["pj_max"]), replayed.efficiency)
+    arguments = replayed.arguments
+    return TriedSettings(float(arguments["t_fwd_s"]), int(arguments["pj_max"]), u=replayed.efficiency)
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,8 @@ _METHOD = (
     "nodes, the mean number of idle ones, with the best allocation and no costs. Where networks are mixed, U may "
     "exceed 100%: their samples count alike, and which of them are trained when is not the same there.",
     "Node-hours recovered count the same work by what it takes of a dedicated node, each trainer at the size at which "
-    "it makes the most of one. They can be compared between any two settings, as U cannot.",
+    "it makes the most of one. They can be compared between any two settings, as U cannot. Where networks are mixed, "
+    "their share of the idle node-hours is another figure than U.",
     "Equal share gives each trainer as many nodes as any other. Rigid jobs are what centres run in a preemptible "
     "partition today: all of one size, the best power of two unless one was given, at most pj_max at once, killed as a "
     "whole when one node goes, and resumed from their last checkpoint.",
@@ -102,7 +103,8 @@ def _cards(case: Case) -> list[Content]:
         cards.append(("Idle node-hours a week", f"{main.idle_per_week:,.0f}", "which the regular queue left over"))
     if main is not None:
         others = ", ".join(f"{percent(each.efficiency)} with {policy_name(each)}" for each in compared(case)[1:])
-        cards.append(("Efficiency U", percent(main.efficiency), others or "of as many dedicated nodes"))
+        of = "of the samples that as many dedicated nodes make"
+        cards.append(("Efficiency U", percent(main.efficiency), f"{of}; {others}" if others else of))
     paid = (
         f"{START_HARVESTED_S} s against {START_IDLE_S} s on a private cluster of 8 nodes without a queue (python -m "
         "benchmarks.give_back); not part of this replay. Behind a queue it is more, see How to read this"

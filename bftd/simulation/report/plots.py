@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bftd.base.format import duration
 from bftd.simulation.report import style
 from bftd.simulation.report.canvas import Draw
-from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Floats, IdleNodes, Replayed, TriedSettings
+from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Floats, IdleNodes, NodeUse, Replayed, TriedSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # Colour and dashes of each policy, so that a print in grey can be read too.
 LINES = {OURS: (style.OURS, ""), EQUAL_SHARE: (style.EQUAL, "6 3"), RIGID: (style.RIGID, "2 2.5")}
-# The use of the idle nodes, in the words of docs/howto/history.md, each with its colour and dashes.
-WORDS = {"training": (style.OURS, ""), "held": (style.START, "6 3")}
-# One of these words, and (start in s, mean) of each window.
-Line = tuple[str, Sequence[tuple[float, float]]]
+# The use of the idle nodes, in the words of docs/howto/history.md.
+TRAINING, HELD = style.OURS, style.START
 # The parts of the outcome of dedicated nodes.
 PARTS = (
     ("earned", style.OURS),
@@ -34,19 +33,18 @@ _DAY_S, _HOUR_S = 86400.0, 3600.0
 _SPANS_S = {1: "1 s", 10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 21600: "6 h", 86400: "1 d", 604800: "7 d"}
 
 
-def pool(seen: IdleNodes, lines: Sequence[Line]) -> Draw:
-    """Draw idle nodes over time as an area, with lines for the nodes on which trainers trained and those they held."""
+def pool(seen: IdleNodes, use: NodeUse | None) -> Draw:
+    """Draw idle nodes over time as an area, in front of it those that trainers held and those on which they trained."""
+    areas = [(seen.idle_nodes, style.IDLE)]
+    if use is not None:
+        areas += [(use.held, HELD), (use.training, TRAINING)]
 
     def draw(axes: Axes, narrow: bool) -> None:
         unit_s = _time_axis(axes, seen.duration_s, narrow)
         edges = seen.edges_s / unit_s
-        axes.stairs(seen.idle_nodes, edges, fill=True, color=style.IDLE.light, linewidth=0)
-        for word, windows in lines:
-            color, dashes = WORDS[word]
-            starts = np.array([start_s for start_s, _ in windows] + [seen.duration_s]) / unit_s
-            values = [nodes for _, nodes in windows]
-            axes.stairs(values, starts, baseline=None, color=color.light, linewidth=2, linestyle=_pattern(dashes))
-        _counts(axes, "nodes", max(float(seen.idle_nodes.max()), 1.0))
+        for means, color in areas:
+            axes.stairs(means, edges, fill=True, color=color.light, linewidth=0)
+        _counts(axes, f"nodes, means of {duration(float(seen.edges_s[1]))}", max(float(seen.idle_nodes.max()), 1.0))
 
     return draw
 
@@ -89,11 +87,10 @@ def efficiency(replays: Sequence[Replayed], duration_s: float) -> Draw:
     return draw
 
 
-def t_fwd(points: Sequence[TriedSettings], used_s: float) -> Draw:
-    """Draw U against t_fwd, with the value that the page uses marked."""
+def t_fwd(times: Sequence[float], values: Sequence[float], title: str, used_s: float) -> Draw:
+    """Draw U or the recovered share against t_fwd, with the value that the page uses marked."""
 
     def draw(axes: Axes, narrow: bool) -> None:
-        times, values = [point.t_fwd_s for point in points], [point.u for point in points]
         axes.set_xscale("log")
         axes.plot(times, values, color=style.OURS.light, marker="o", markersize=5)
         here = [(time_s, value) for time_s, value in zip(times, values, strict=True) if time_s == used_s]
@@ -102,7 +99,7 @@ def t_fwd(points: Sequence[TriedSettings], used_s: float) -> Draw:
         axes.minorticks_off()
         axes.margins(x=0.08)
         axes.set_xlabel("t_fwd, s")
-        _zoomed(axes, "efficiency U", values)
+        _zoomed(axes, title, values)
 
     return draw
 

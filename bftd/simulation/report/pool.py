@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bftd.simulation.report.model import Floats, IdleNodes
+from bftd.simulation.report.model import Floats, IdleNodes, NodeUse
 
 if TYPE_CHECKING:
+    from bftd.simulation.replay.account import Account
     from bftd.simulation.trace import Trace
 
 # Enough for a smooth line on any screen, and few enough that the page stays small: a week in steps of half an hour.
@@ -23,8 +24,7 @@ def pool_of(trace: Trace) -> IdleNodes:
 
     found = stats(trace)
     lengths_s, cut = fragments(trace)
-    bins = int(np.clip(trace.duration_s / _LEAST_BIN_S, 1, _MOST_BINS))
-    edges_s = np.linspace(0.0, trace.duration_s, bins + 1)
+    edges_s = _edges_s(trace)
     return IdleNodes(
         nodes=found.nodes,
         duration_s=trace.duration_s,
@@ -38,6 +38,23 @@ def pool_of(trace: Trace) -> IdleNodes:
         cut=int(cut.sum()),
         notes=tuple(notes(trace.notes)),
     )
+
+
+def use_of(account: Account, trace: Trace) -> NodeUse:
+    """Return what a replay of the trace made of its nodes, in the same bins as `pool_of`.
+
+    A stall is counted where it begins, and may be longer than a bin: the training after it makes up for it first.
+    """
+    edges_s = _edges_s(trace)
+    trained_s = np.concatenate([[0.0], np.cumsum(account.training_node_s(edges_s))])
+    lengths_s = np.diff(edges_s)
+    return NodeUse(account.held_node_s(edges_s) / lengths_s, np.diff(np.maximum.accumulate(trained_s)) / lengths_s)
+
+
+def _edges_s(trace: Trace) -> Floats:
+    bins = int(np.clip(trace.duration_s / _LEAST_BIN_S, 1, _MOST_BINS))
+    edges_s: Floats = np.linspace(0.0, trace.duration_s, bins + 1)
+    return edges_s
 
 
 def _means(trace: Trace, edges_s: Floats) -> Floats:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from operator import itemgetter
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -60,14 +60,12 @@ def _pool(case: Case, name: str) -> Section:
         f"({percent(mean / pool.nodes, 1)}): {decimal(mean * pool.duration_s / 3600)} node-hours in "
         f"{duration(pool.duration_s)}. The set of idle nodes changed {decimal(pool.events_per_h)} times an hour."
     )
-    lines: list[plots.Line] = []
+    use = main.use if main is not None else None
     key = [_swatch("idle nodes", style.IDLE, area=True)]
-    if main is not None and main.series:
-        for word, (color, dashes) in plots.WORDS.items():
-            windows = _windows(main, f"{word}_node_hours")
-            lines.append((word, [(row["start_s"], hours * 3600 / s) for row, hours, s in windows]))
-            key.append(_swatch(f"{word}, mean of six hours", color, dashes))
-        training, held = (percent(main.of_idle(word)) for word in plots.WORDS)
+    if main is not None and use is not None:
+        key = [_swatch("training", plots.TRAINING, area=True), _swatch("held, not training", plots.HELD, area=True)]
+        key.append(_swatch("idle, not held", style.IDLE, area=True))
+        training, held = (percent(main.of_idle(word)) for word in ("training", "held"))
         words += (
             f" On {training} of these node-hours trainers trained, and they held {held}: the difference is nodes that "
             "start, or stand still to be resized."
@@ -76,7 +74,7 @@ def _pool(case: Case, name: str) -> Section:
         [tag("p", f"The trace starts on {shown(pool.start).replace('T', ' ')}.", class_="subtle")] if pool.start else []
     )
     notes = [tag("ul", *(tag("li", shown(note)) for note in pool.notes), class_="notes")] if pool.notes else []
-    return [*since, _figure(name, words, plots.pool(pool, lines), key), *notes]
+    return [*since, _figure(name, words, plots.pool(pool, use), key), *notes]
 
 
 def _fragments(case: Case, name: str) -> Section:
@@ -110,8 +108,8 @@ def _efficiency(case: Case, name: str) -> Section:
     main, others = all_of[0], all_of[1:]
     intro = tag(
         "p",
-        "Efficiency U is the training done, as a share of what the same trainers would do on as many dedicated nodes, "
-        "without a single interruption: 100% is that ideal.",
+        "Efficiency U is the samples trained, as a share of those that the same trainers would make on as many "
+        "dedicated nodes, without a single interruption: 100% is that ideal.",
     )
     words = f"Over the whole trace U is {percent(main.efficiency, 1)}"
     if others:
@@ -188,24 +186,36 @@ def _t_fwd(case: Case, name: str) -> Section:
     points = [point for point in case.tried() if point.pj_max == pj_max]
     if len(points) < 2:
         return []
-    best = max(points, key=lambda point: point.u)
-    least = min(points, key=lambda point: point.u)
+    recovered = [point.efficiency for point in points if point.efficiency is not None]
+    whole = len(recovered) == len(points)
+    values = recovered if whole else [point.u or 0.0 for point in points]
+    what, title = (
+        ("the recovered share of the idle node-hours", "idle node-hours recovered") if whole else ("U", "efficiency U")
+    )
+    (best, best_at), (least, least_at) = (
+        pick(zip(values, points, strict=True), key=itemgetter(0)) for pick in (max, min)
+    )
     intro = tag(
         "p",
         "t_fwd is how many seconds ahead bftd plans, as if no node left meanwhile. With little of it a resize never "
         "pays for itself, with much of it bftd resizes for nodes that are soon gone.",
     )
     words = (
-        f"With {pj_max} trainers at once U is highest, {percent(best.u, 1)}, at t_fwd {best.t_fwd_s:g} s and "
-        f"lowest, {percent(least.u, 1)}, at {least.t_fwd_s:g} s. The ring marks {used_s:g} s, "
+        f"With {pj_max} trainers at once {what} is highest, {percent(best, 1)}, at t_fwd {best_at.t_fwd_s:g} s and "
+        f"lowest, {percent(least, 1)}, at {least_at.t_fwd_s:g} s. The ring marks {used_s:g} s, "
         f"{_whose(case)}. {_ZOOMED}"
     )
     rows = [
-        (f"{point.t_fwd_s:g} s", percent(point.u, 1), percent(point.efficiency, 1), _runtime(point)) for point in points
+        (f"{point.t_fwd_s:g} s", percent(value, 1), _runtime(point))
+        for value, point in zip(values, points, strict=True)
     ]
-    figures = table(("t_fwd", "U", "recovered", "mean run time"), rows)
+    figures = table(("t_fwd", "recovered" if whole else "U", "mean run time"), rows)
     _mark(figures, [point.t_fwd_s == used_s for point in points])
-    return [intro, _figure(name, words, plots.t_fwd(points, used_s), []), figures]
+    return [
+        intro,
+        _figure(name, words, plots.t_fwd([point.t_fwd_s for point in points], values, title, used_s), []),
+        figures,
+    ]
 
 
 def _pareto(case: Case, name: str) -> Section:
@@ -261,13 +271,6 @@ def _runtime(point: TriedSettings) -> str:
 
 def _weekly(point: TriedSettings) -> str:
     return "-" if point.node_hours_per_week is None else f"{point.node_hours_per_week:,.0f}"
-
-
-def _windows(replayed: Replayed, key: str) -> list[tuple[dict[str, float], float, float]]:
-    """Return (window, its value, its length in s) of the series."""
-    rows = [dict(row) for row in replayed.series]
-    edges = [*(row["start_s"] for row in rows), replayed.duration_s]
-    return [(row, row[key], end - start) for row, (start, end) in zip(rows, pairwise(edges), strict=True)]
 
 
 def _figure(name: str, words: str, draw: canvas.Draw, key: Sequence[Element], *, height: int | None = None) -> Element:

@@ -78,12 +78,10 @@ def _check_replay(path: Path, told: Fields, arguments: Fields) -> None:
 
 
 def _point(entry: Fields) -> TriedSettings:
-    efficiency, u = _any(entry, "efficiency"), entry.measure("u")
     return TriedSettings(
         t_fwd_s=entry.number("t_fwd_s"),
         pj_max=entry.whole("pj_max"),
-        u=efficiency if u is None else u,
-        efficiency=efficiency,
+        efficiency=_any(entry, "efficiency"),
         mean_runtime_s=entry.measure("mean_runtime_s"),
         node_hours_per_week=entry.measure("node_hours_per_week"),
     )

@@ -41,7 +41,6 @@ def tried(
         TriedSettings(
             t_fwd_s=point.t_fwd_s,
             pj_max=point.pj_max,
-            u=point.u,
             efficiency=point.efficiency,
             mean_runtime_s=point.mean_runtime_s if isfinite(point.mean_runtime_s) else None,
             node_hours_per_week=point.node_hours_per_week,

@@ -33,9 +33,9 @@ pytestmark = pytest.mark.slow
 
 MADE_BY = Provenance("bft report 'a b.csv.gz'", {"bftd": "0.1"}, [("<i>.csv", "trace", "ab" * 32)])
 POINTS = (
-    TriedSettings(120.0, 5, 0.85, 0.6, 3600.0, 504.0),
-    TriedSettings(10.0, 10, 0.7, 0.55, 7300.0, 462.0),
-    TriedSettings(120.0, 10, 0.8, 0.7, 7200.0, 588.0),
+    TriedSettings(120.0, 5, 0.6, 3600.0, 504.0),
+    TriedSettings(10.0, 10, 0.55, 7300.0, 462.0),
+    TriedSettings(120.0, 10, 0.7, 7200.0, 588.0),
 )
 
 
@@ -215,6 +215,15 @@ def test_stored_replays_of_several_t_fwd_draw_its_curve() -> None:
 
 
 @pytest.mark.plot
+def test_regression_one_setting_had_two_figures_of_u() -> None:
+    """A sweep counts in node-seconds, so it tells the recovered share and no U."""
+    read = _read(_case())
+    high, low = fragment("70.0%"), fragment("55.0%")
+    assert says(read.text, "whatif.sections.t_fwd_recovered", share=high, share2=low)
+    assert not says(read.text, "whatif.sections.t_fwd")
+
+
+@pytest.mark.plot
 def test_what_is_not_known_is_left_out() -> None:
     read = _read(Case(SITE, replays=(Replayed(result(series=False)),)))
     ids = [attributes["id"] for name, attributes in read.found if name == "section" and "id" in attributes]
@@ -239,7 +248,6 @@ _points = st.builds(
     TriedSettings,
     t_fwd_s=st.just(120.0),
     pj_max=st.integers(1, 9),
-    u=st.just(0.5),
     efficiency=st.integers(0, 6).map(float),
     mean_runtime_s=st.integers(1, 6).map(float),
 )

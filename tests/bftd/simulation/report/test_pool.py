@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.simulation.report.pool import pool_of
+from bftd.simulation.replay import Options, run
+from bftd.simulation.report.pool import pool_of, use_of
+from tests.bftd.simulation.report.making import trainers
 from tests.bftd.simulation.trace.making import periods, trace_of
 
 pytestmark = pytest.mark.slow
@@ -28,3 +30,17 @@ def test_bins_hold_all_node_time(data: st.DataObject, duration: int) -> None:
     pool = pool_of(trace)
     assert float(pool.idle_nodes @ np.diff(pool.edges_s)) == pytest.approx(node_s)
     assert float(pool.lengths_s.sum()) == pytest.approx(node_s)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data(), st.integers(60, 7200))
+def test_regression_more_nodes_were_drawn_as_held_than_were_idle(data: st.DataObject, duration: int) -> None:
+    trace = trace_of(data.draw(periods(duration)), float(duration))
+    account = run(trace, trainers(), Options(t_fwd_s=600.0)).account
+    pool, use = pool_of(trace), use_of(account, trace)
+    assert (use.held <= pool.idle_nodes + 1e-9).all()
+    assert (use.training <= use.held + 1e-9).all()
+    assert (use.training >= 0).all()
+    lengths_s, whole = np.diff(pool.edges_s), np.array([0.0, trace.duration_s])
+    assert float(use.held @ lengths_s) == pytest.approx(float(account.held_node_s(whole)[0]))
+    assert float(use.training @ lengths_s) >= float(account.training_node_s(whole)[0]) - 1e-6

@@ -43,6 +43,9 @@ def test_a_trace_is_replayed_with_each_policy_and_other_settings() -> None:
     assert {(point.t_fwd_s, point.pj_max) for point in case.tried()} >= {(10.0, 10), (120.0, 10), (120.0, 35)}
     assert case.recovered_per_week is not None
     assert case.pool is not None
+    assert case.main is not None
+    assert case.main.use is not None
+    assert case.main.use.held.shape == case.pool.idle_nodes.shape
     assert heard == sorted(heard)
     assert heard[-1] == pytest.approx(1.0)
 

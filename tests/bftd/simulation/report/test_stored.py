@@ -32,10 +32,10 @@ def test_a_replay_is_read_with_what_it_was_made_of(tmp_path: Path) -> None:
 
 def test_an_advice_gives_points_and_what_to_expect(tmp_path: Path) -> None:
     stored = read(_file(tmp_path, advice()))
-    assert [(point.pj_max, point.t_fwd_s, point.u) for point in stored.points] == [
-        (5, 120.0, 0.85),
-        (10, 10.0, 0.7),
-        (10, 120.0, 0.8),
+    assert [(point.pj_max, point.t_fwd_s, point.efficiency) for point in stored.points] == [
+        (5, 120.0, 0.6),
+        (10, 10.0, 0.55),
+        (10, 120.0, 0.7),
     ]
     assert stored.expected is not None
     assert (stored.expected.pj_max, stored.expected.low, stored.expected.high) == (5, 450.0, 560.0)
