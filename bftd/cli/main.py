@@ -63,9 +63,21 @@ _COMMANDS = {
     },
 }
 _OLD = {"state": "checkpoints", "resume": "unpause"}
+_EXAMPLES = """\b
+Examples:
+  bft sbatch --elastic=1-64 train.py   # train on up to 64 idle nodes
+  bft status --watch                   # what runs, and what was decided
+  bft site check                       # for administrators: changes nothing
+"""
 
 
-@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    table=_COMMANDS,
+    old=_OLD,
+    epilog=_EXAMPLES,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="bft")
 def bft(**_: Any) -> None:
     """Train neural networks elastically on the idle nodes of a Slurm cluster."""

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from bftd.cli.main import bft
 from tests.docs import known, written
 
 RUN = {"administrators", "scientists", "solvers"}
@@ -85,6 +87,18 @@ def test_all_blocks_of_commands_are_a_shells() -> None:
     )
     done = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("group", ["bft", "bft size"])
+def test_the_help_of_a_group_ends_with_three_examples_that_are_there(group: str) -> None:
+    shown = CliRunner().invoke(bft, [*group.split()[1:], "--help"], prog_name="bft").output.splitlines()
+    examples = shown[shown.index("  Examples:") + 1 :]
+    assert len(examples) == 3
+    assert max(map(len, shown)) <= 80
+    for line in examples:
+        (words,) = written.words(line.partition("#")[0])
+        assert " ".join(words).startswith(f"{group} ")
+        assert known.problem(words, whole=True) is None, line
 
 
 def test_all_sessions_are_run() -> None:

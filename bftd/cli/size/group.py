@@ -37,8 +37,14 @@ _COMMANDS = {
 }
 _OLD = {"tune": "split"}
 _GONE = {"pack": "python -m studies.synergy pack", "simulate": "python -m studies.crius simulate"}
+_EXAMPLES = """\b
+Examples:
+  bft size inventory                                  # which GPUs are here
+  bft size fit train.py:make_step --global-batch 256  # which of them suffice
+  bft size cpu -- python train.py                     # how many CPUs it needs
+"""
 
 
-@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD, gone=_GONE)
+@click.group(cls=LazyGroup, table=_COMMANDS, old=_OLD, gone=_GONE, epilog=_EXAMPLES)
 def size() -> None:
     """Tell which GPUs, CPUs and memory a regular job should ask Slurm for."""
