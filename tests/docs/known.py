@@ -112,7 +112,7 @@ def from_inline(text: str) -> list[list[str]]:
 
 def _click(root: click.Command) -> Callable[[Sequence[str], bool], Problem]:
     def check(words: Sequence[str], whole: bool) -> Problem:
-        command, context = root, click.Context(root, info_name=words[0])
+        command, context = root, click.Context(root, info_name=words[0], **root.context_settings)
         rest = list(words[1:])
         while isinstance(command, click.Group):
             if not rest or rest[0] in ("--help", "--version"):
