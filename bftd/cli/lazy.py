@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from bftd.base.errors import UsageError
 
@@ -51,7 +52,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of `args`, also by its former name."""
+        """Find the command of `args`, also by its former name; a shell that completes is told of no error."""
+        if ctx.resilient_parsing:
+            return super().resolve_command(ctx, [self._old.get(args[0], args[0]), *args[1:]])
         if args and args[0] in self._gone:
             raise UsageError(f"{ctx.command_path} {args[0]} is now {self._gone[args[0]]}, in a clone of bftd")
         if args and args[0] in self._old:
@@ -64,6 +67,12 @@ class LazyGroup(click.Group):
             more = f"did you mean {ctx.command_path} {near[0]}?" if near else f"{ctx.command_path} -h lists them"
             raise UsageError(f"{ctx.command_path} has no command {args[0]}: {more}")
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete the name of a command without importing them."""
+        shown = [entry for heading, entries in self._table.items() if heading for entry in entries.items()]
+        found = [CompletionItem(name, help=line) for name, (_, _, line) in shown if name.startswith(incomplete)]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -86,6 +87,10 @@ def bft(**_: Any) -> None:
 def main() -> None:
     """Run `bft`."""
     own_packages.find_first()
+    if "_BFT_COMPLETE" in os.environ:
+        from bftd.cli import completion
+
+        completion.install()
     command.run(bft, "bft")
 
 

@@ -21,6 +21,14 @@ _FLAGS = ("mix",)
 _COUNT = "[0-9]{1,9}"
 _PROGRESS = "progress="
 """The last option: the rest of the value is its regular expression, commas included."""
+COMPLETED = (
+    *(f"backend={name}" for name in KINDS),
+    "curve=estimate",
+    *_FLAGS,
+    *(f"{key}=" for key in _KEYS if key not in ("backend", "curve")),
+    _PROGRESS,
+)
+"""The options as a shell completes them, with the values that are known."""
 
 # None of these characters has a meaning to a shell, to Slurm's comments or to JSON.
 _PATH = "/[A-Za-z0-9_=:.+@/~#%-]+"

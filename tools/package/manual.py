@@ -19,6 +19,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from bftd import __version__
+from bftd.cli.completion import install
 from bftd.cli.main import bft
 from bftd.config import configuration, keys
 from bftd.daemon import process
@@ -226,6 +227,7 @@ def toml_page() -> Page:
 
 def completion(shell: str) -> str:
     """The script that makes a shell complete bft's commands and options."""
+    install()
     found = get_completion_class(shell)
     assert found is not None
     return found(bft, {}, "bft", "_BFT_COMPLETE").source()

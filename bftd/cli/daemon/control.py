@@ -9,19 +9,19 @@ import click
 
 from bftd import api_client
 from bftd.base.errors import ApiError, UsageError
-from bftd.cli import common, options
+from bftd.cli import common, completion, options
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _selectors(command: F) -> F:
     """Add the options that select what to pause or resume; without any it is everything."""
-    for name, metavar, text in (
-        ("--account", "NAME", "The trainers of this account."),
-        ("--user", "NAME", "The trainers of this user."),
-        ("--nodes", "LIST", "These nodes, as Slurm writes them: n[1-4,7]."),
+    for name, metavar, complete, text in (
+        ("--account", "NAME", None, "The trainers of this account."),
+        ("--user", "NAME", None, "The trainers of this user."),
+        ("--nodes", "LIST", completion.nodes, "These nodes, as Slurm writes them: n[1-4,7]."),
     ):
-        command = click.option(name, metavar=metavar, help=text)(command)
+        command = click.option(name, metavar=metavar, shell_complete=complete, help=text)(command)
     return command
 
 

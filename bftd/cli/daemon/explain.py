@@ -10,7 +10,7 @@ import click
 from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.base.format import counted, moment
-from bftd.cli import common, options
+from bftd.cli import common, completion, options
 from bftd.cli.daemon.trainers import id_of
 
 _NOT_THERE = 404
@@ -18,7 +18,7 @@ _WORDS_WIDTH = 16
 
 
 @click.command()
-@click.argument("name", metavar="JOB|NODE")
+@click.argument("name", metavar="JOB|NODE", shell_complete=completion.trainers_and_nodes)
 @click.option("--limit", type=click.IntRange(min=1, max=10_000), default=50, show_default=True, help="Most sentences.")
 @click.option("--node", "as_node", is_flag=True, help="It is a node, also if a trainer has that name.")
 @click.option("--trainer", "as_trainer", is_flag=True, help="It is a trainer, and no node.")

@@ -10,7 +10,7 @@ import click
 
 from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
-from bftd.cli import common, options
+from bftd.cli import common, completion, options
 
 STATES = ("waiting", "running", "suspended", "finished")
 # The least widths of names and of sentences on a narrow terminal.
@@ -30,11 +30,19 @@ def _states(ctx: click.Context, param: click.Parameter, value: str | None) -> tu
 
 
 @click.command()
-@click.argument("ids", nargs=-1, metavar="[ID|NAME...]")
+@click.argument("ids", nargs=-1, metavar="[ID|NAME...]", shell_complete=completion.trainers)
 @click.option("-a", "--all", "every", is_flag=True, help="Also those that ended, as far as the ledger goes back.")
 @click.option("-u", "--user", "users", metavar="U[,U...]", help="Those of these users.")
 @click.option("--me", is_flag=True, help="Your own.")
-@click.option("-t", "--state", "states", callback=_states, metavar="S[,S...]", help="Those in these states, or all.")
+@click.option(
+    "-t",
+    "--state",
+    "states",
+    callback=_states,
+    metavar="S[,S...]",
+    shell_complete=completion.among(*STATES, "all"),
+    help="Those in these states, or all.",
+)
 @options.config
 @options.as_json
 def trainers(

@@ -14,7 +14,7 @@ import click
 
 from bftd import api_client
 from bftd.base.errors import UsageError
-from bftd.cli import common, options
+from bftd.cli import common, completion, options
 from bftd.cli.jobs import sbatch_options
 from bftd.config import configuration
 
@@ -36,10 +36,17 @@ _PASS_ON = {"ignore_unknown_options": True, "allow_interspersed_args": False, "h
     context_settings=_PASS_ON,
     options_metavar="--elastic=MIN-MAX[,backend=B][,sizes=1:2:4][,gpu=TYPE][,mix] [SBATCH OPTIONS]",
 )
+@click.option(
+    "--elastic",
+    "elastic",
+    metavar="MIN-MAX[,...]",
+    shell_complete=completion.elastic,
+    help="How many nodes, and how: docs/howto/submit.md.",
+)
 @click.option("--config", "config_path", metavar="FILE", help="The daemon's configuration.")
 @click.option("--step-batch", type=click.IntRange(min=1), metavar="N", help="The batch of one worker, for make_step.")
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARG...]")
-def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ...]) -> None:
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARG...]", shell_complete=completion.script)
+def sbatch(elastic: str | None, config_path: str | None, step_batch: int | None, words: tuple[str, ...]) -> None:
     """Submit SCRIPT as an elastic training job.
 
     The job itself is the trainer's driver, on one CPU of a service node; the training runs on 0 or MIN to MAX idle
@@ -56,7 +63,7 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
     path, source = _read(line.script)
     inside = sbatch_options.of_script(source)
     sbatch_options.refuse_decided([option for option in inside if option.name != "elastic"], line.script)
-    text = line.value("elastic") or scripts.elastic_option(source)
+    text = line.value("elastic") or elastic or scripts.elastic_option(source)
     if text is None and _last(inside, "elastic"):
         raise UsageError(f"{line.script}: give --elastic an #SBATCH line of its own")
     if text is None:
@@ -102,11 +109,18 @@ def sbatch(config_path: str | None, step_batch: int | None, words: tuple[str, ..
 
 
 @click.command(context_settings=_PASS_ON)
-@click.option("--nodes", "text", required=True, metavar="MIN-MAX[,backend=B]", help="As --elastic of bft sbatch.")
+@click.option(
+    "--nodes",
+    "text",
+    required=True,
+    metavar="MIN-MAX[,backend=B]",
+    shell_complete=completion.elastic,
+    help="As --elastic of bft sbatch.",
+)
 @click.option("--partition", "-p", default="", help="The partition to harvest.")
 @click.option("--constraint", "-C", default="", metavar="FEATURE[&FEATURE...]", help="What each node must have.")
 @options.config
-@click.argument("script")
+@click.argument("script", shell_complete=completion.script)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(
     text: str, partition: str, constraint: str, config_path: str | None, script: str, arguments: tuple[str, ...]
