@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -18,7 +19,7 @@ WATCH_EVERY_S = 1.0
 @click.command()
 @options.config
 @options.as_json
-@click.option("--watch", is_flag=True, help="Show it live until interrupted.")
+@click.option("--watch", is_flag=True, help="Show it live until interrupted; in a pipe once a second.")
 @click.option("-a", "--all", "every", is_flag=True, help="Also each trainer that ended.")
 @click.option("--check", is_flag=True, help="Print one line on how it does and exit 0, 1 (warning) or 2 (critical).")
 def status(config_path: str | None, as_json: bool, watch: bool, every: bool, check: bool) -> None:
@@ -58,9 +59,16 @@ def _check(config_path: str | None, as_json: bool) -> None:
 
 
 def _watch(daemon: api_client.ApiClient, seen: dict[str, Any], every: bool) -> None:
-    from rich.live import Live
-
+    """Draw the view each second, in a pipe or file one below the other."""
     from bftd.ui.status import render
+
+    if not sys.stdout.isatty():
+        while True:
+            common.draw(render(seen, every))
+            click.echo()
+            time.sleep(WATCH_EVERY_S)
+            seen = daemon.status(folded=True)
+    from rich.live import Live
 
     with Live(render(seen, every), screen=True, auto_refresh=False) as live:
         while True:

@@ -7,7 +7,10 @@ trainer on three of them), also those to questions that it did not know.
 from __future__ import annotations
 
 import json
+import os
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -18,6 +21,7 @@ import pytest
 
 from tests.support.messages import wording
 from tests.support.terminal import Terminal
+from tests.support.waiting import STILL_S
 
 RECORDED = Path(__file__).parent / "assets" / "daemon-answers-1.jsonl"
 
@@ -118,3 +122,21 @@ def test_a_question_that_an_older_daemon_does_not_know_ends_in_one_line(
     bft: Terminal, words: list[str], told: str
 ) -> None:
     assert bft("explain", *words) == (1, "", f"bft: {told}\n")
+
+
+def test_regression_the_live_view_printed_nothing_into_a_pipe(tmp_path: Path) -> None:
+    """It prints one picture after the other, and ends with its reader."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bftd.cli.main", "status", "--watch"],
+        env={**os.environ, "BFTD_SOCKET": str(tmp_path / "socket"), "PYTHONUNBUFFERED": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        pictures = sum(process.stdout.readline().startswith("bftd ") for _ in range(30))
+        process.stdout.close()
+        told = process.stderr.read()
+        assert (process.wait(STILL_S), told) == (0, "")
+    assert pictures > 1
