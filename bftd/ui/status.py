@@ -134,7 +134,7 @@ def _trainers(status: Mapping[str, Any], every: bool) -> Iterator[Drawn]:
     table = Fitted("Trainers", [_TRAINER_COLUMNS[name] for name in names], rows)
     yield table.style("state", lambda state: _STATE_STYLES.get(state.partition(" ")[0], ""))
     if ended:
-        last = trainer_line(max(ended, key=lambda trainer: trainer.get("finished_s") or 0.0), status["time_s"])
+        last = trainer_line(ended[-1], status["time_s"])  # they are in the order in which they came
         yield Words(
             f"{counted(len(ended), 'trainer')} ended, lately {last.name}, {last.state}: --all shows them", "dim"
         )

@@ -70,6 +70,9 @@ def test_regression_trainers_that_ended_stood_above_those_that_run() -> None:
     text = drawn(status)
     assert names(text) == ["train-4", "train-3", "train-2"]
     assert says(text, "bftd.view.ended", count="1 trainer", name="train-1", state="finished (0)")
+    status["trainers"][1] |= {"state": "finished", "exit_code": 1}
+    assert says(drawn(status), "bftd.view.ended", count="2 trainers", name="train-2", state="finished (1)")
+    status["trainers"][1] |= {"state": "suspended"}
     whole = drawn(status, every=True)
     assert names(whole) == ["train-4", "train-3", "train-2", "train-1"]
     assert not says(whole, "bftd.view.ended")
