@@ -32,22 +32,25 @@ def site() -> None:
 
 @site.command("check")
 @click.option("--partition", metavar="NAME", help="The harvested partition to look at [of the configuration].")
+@click.option("-a", "--all", "every", is_flag=True, help="Also what is right.")
 @options.config
 @options.as_json
-def check_command(partition: str | None, config_path: str | None, as_json: bool) -> None:
-    """Say line by line what is right, what costs something (advice) and what must change.
+def check_command(partition: str | None, every: bool, config_path: str | None, as_json: bool) -> None:
+    """Say what must change and what costs something (advice), and count what is right.
 
     Ends with 0 when nothing must change, else with 1.
     """
     from slurm_plugin.site import RULES, check, read
 
+    if as_json:
+        options.refuse_idle(("every",), "is for people: --json has every finding")
     settings = configuration.load_found(config_path)
     found = read(common.slurm_client(settings), _looked_at(wanted_of(settings), partition))
     findings = check(found, RULES)
     if as_json:
         common.echo_json({"slurm": found.config["SLURM_VERSION"], **_counts(findings), **_rows(findings)})
     else:
-        common.echo(_lines(findings))
+        common.echo(_lines(findings, every))
     raise SystemExit(1 if any(finding.level == "must" for finding in findings) else 0)
 
 
@@ -195,18 +198,21 @@ def _rows(findings: Sequence[Finding]) -> dict[str, list[dict[str, str]]]:
     }
 
 
-def _lines(findings: Sequence[Finding]) -> Iterator[str]:
-    """Yield the findings: a line each, and unless it is ok the right value, the reason and the cost."""
+def _lines(findings: Sequence[Finding], every: bool) -> Iterator[str]:
+    """Yield what must change, advice, and with `every` what is ok: a line each, and below it what is right and why."""
     from bftd.base import tables
+
+    levels = ("must", "advice", "ok") if every else ("must", "advice")
+    shown = [finding for level in levels for finding in findings if finding.level == level]
 
     columns = [
         tables.Column(""),
         tables.Column("", least=_CELL, folds=True),
         tables.Column("", least=_CELL, folds=True),
     ]
-    rows = [(f"{finding.level:6}", finding.rule.name, finding.seen) for finding in findings]
+    rows = [(f"{finding.level:6}", finding.rule.name, finding.seen) for finding in shown]
     blocks = tables.blocks(columns, rows, common.terminal_width())
-    for finding, lines in zip(findings, blocks, strict=True):
+    for finding, lines in zip(shown, blocks, strict=True):
         rule = finding.rule
         yield from lines
         if finding.level != "ok":
@@ -214,8 +220,10 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
             yield from _paragraph("why", rule.why)
             yield from _paragraph("loses", rule.loses)
     counts = _counts(findings)
-    yield ""
-    yield f"{counts['ok']} ok, {counts['advice']} advice, {counts['must']} must change" + (
+    if shown:
+        yield ""
+    right = f"{counts['ok']} ok{'' if every else ' (--all shows them)'}"
+    yield f"{right}, {counts['advice']} advice, {counts['must']} must change" + (
         "" if counts["ok"] == len(findings) else "; bft site config prints the lines"
     )
 

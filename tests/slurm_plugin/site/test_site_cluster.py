@@ -80,7 +80,7 @@ def test_a_stock_cluster_with_the_printed_lines_has_nothing_left_to_change(folde
         assert code == 0
         batch = read(cluster.client(), WANTED).partitions["batch"]
         assert (batch["PreemptMode"], batch["PriorityTier"]) == ("OFF", "1")
-        told = bft(cluster, "site", "check", "--config", str(config))
+        told = bft(cluster, "site", "check", "--all", "--config", str(config))
         assert told.stdout.splitlines()[-1] == f"{len(found)} ok, 0 advice, 0 must change"
         _is_harvestable(cluster)
 

@@ -46,7 +46,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 
 
 def test_a_site_that_must_change_ends_with_1_and_says_what_it_loses(run: Run) -> None:
-    code, out, err = run("stock", "check")
+    code, out, err = run("stock", "check", "--all")
     assert (code, err) == (1, "")
     lines = out.splitlines()
     start = next(
@@ -60,6 +60,19 @@ def test_a_site_that_must_change_ends_with_1_and_says_what_it_loses(run: Run) ->
     assert len(kept) == 1, "a site's own pace is right as it is"
     assert says(lines[-1], "cli.site.counts_and_advice", must=fragment("4"))
     assert all(len(line) <= 120 for line in lines)
+
+
+def test_what_is_right_is_counted_and_shown_on_request_behind_what_must_change_and_advice(run: Run) -> None:
+    def levels(*words: str) -> list[str]:
+        lines = run("stock", "check", *words)[1].splitlines()
+        return [line.split()[0] for line in lines if re.match("(ok|advice|must) ", line)]
+
+    whole = levels("--all")
+    assert whole == sorted(whole, key=("must", "advice", "ok").index)
+    assert levels() == [level for level in whole if level != "ok"] != whole
+    last = run("stock", "check")[1].splitlines()[-1]
+    assert says(last, "cli.site.counts_folded", ok=whole.count("ok"), must=whole.count("must"))
+    assert run("stock", "check", "--all", "--json")[:2] == (2, "")
 
 
 def test_a_site_where_nothing_must_change_ends_with_0(run: Run) -> None:
