@@ -13,7 +13,7 @@ from slurm_plugin.nodeset import fold
 
 Event = Mapping[str, Any]
 
-# A decision of the same moment tells these, and the daemon's own event tells the end that a driver reports.
+# A decision of the same moment tells these, and an event of the daemon's the end that a driver reports.
 _TOLD = frozenset({"note", "curve", "suspend", "finished", "paused", "resumed", "stray", "alarm", "solver_failed"})
 _TOLD_OF_LEASES = frozenset({"leaving", "refused", "ended"})
 # Those of several nodes in a second are one sentence.
@@ -30,7 +30,7 @@ _MOMENT_S = 1e9
 def sentences(events: Iterable[Event], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yield date and time and the sentence of each event, oldest first; `names` maps trainer id to name.
 
-    What a decision of the same second tells too is left out. Kinds that this version does not know, and events without
+    What another event of the same second tells is left out. Kinds that this version does not know, and events without
     the fields that it expects, are shown field by field.
     """
     known = dict(names)
@@ -38,12 +38,13 @@ def sentences(events: Iterable[Event], names: Mapping[str, str]) -> Iterator[tup
         together = list(group)
         for event in together:
             _learn(known, event)
-        told = [(event["trainer"], _text(event["data"])) for event in together if event["kind"] == "decision"]
+        told = set(_told(together))
         nodes: dict[tuple[object, ...], list[Event]] = {}
         for event in together:
-            nodes.setdefault(_key(event), []).append(event)
+            if (event["kind"], event["trainer"], event["node"]) not in told:
+                nodes.setdefault(_key(event), []).append(event)
         for alike in nodes.values():
-            if text := _sentence(alike, known, told):
+            if text := _sentence(alike, known):
                 yield at, text
 
 
@@ -54,8 +55,16 @@ def _learn(known: dict[str, str], event: Event) -> None:
         known[event["trainer"]] = str(of["name"])
 
 
-def _text(data: Mapping[str, Any]) -> str:
-    return str(data.get("text", ""))
+def _told(together: Iterable[Event]) -> Iterator[tuple[Any, Any, str]]:
+    """Yield kind, trainer and node of events that others of the same second tell."""
+    for event in together:
+        if event["kind"] == "give_back":
+            yield "ended", event["trainer"], event["node"]
+        decision = event["data"].get("decision")
+        for nodes in decision.values() if event["kind"] == "decision" and isinstance(decision, Mapping) else ():
+            for node in nodes if isinstance(nodes, list) else ():
+                yield "granted", event["trainer"], str(node)
+                yield "revoked", event["trainer"], str(node)
 
 
 def _key(event: Event) -> tuple[object, ...]:
@@ -66,18 +75,11 @@ def _key(event: Event) -> tuple[object, ...]:
     return event["kind"], event["trainer"], *(str(data.get(name)) for name in ("state", "reason", "vacate"))
 
 
-def _sentence(alike: list[Event], names: Mapping[str, str], told: list[tuple[Any, str]]) -> str:
+def _sentence(alike: list[Event], names: Mapping[str, str]) -> str:
     """Return one sentence about events that differ in their nodes alone; "" if it says nothing new."""
     event = alike[0]
-    kind, data, reason = str(event["kind"]), event["data"], str(event["data"].get("reason") or "")
-    kind = EVENTS.get(kind, kind)
+    kind, data = EVENTS.get(event["kind"], str(event["kind"])), event["data"]
     if kind in _TOLD or (kind == "lease" and str(data.get("state")) in _TOLD_OF_LEASES):
-        return ""
-    if (
-        kind in ("granted", "revoked")
-        and reason
-        and any(of == event["trainer"] and reason in text for of, text in told)
-    ):
         return ""
     who = names.get(event["trainer"], f"trainer {event['trainer']}") if event["trainer"] else "a trainer"
     nodes = fold([str(each["node"]) for each in alike if each["node"]])
@@ -108,7 +110,7 @@ def _known(kind: str, who: str, nodes: str, every: list[Mapping[str, Any]], even
         case "lease":
             return _LEASES[data["state"]].format(who=who, nodes=nodes) + _because(data)
         case "give_back":
-            return f"{who} gave back {nodes} in {duration(max(each['duration_s'] for each in every))}"
+            return f"{who} gave back {nodes} in {_took(max(each['duration_s'] for each in every))}"
         case "progress":
             speed = f", {rate(data['samples_per_s'])} samples/s" if data.get("samples_per_s") else ""
             loss = "" if data.get("loss") is None else f", loss {data['loss']:.4g}"
@@ -124,10 +126,10 @@ def _known(kind: str, who: str, nodes: str, every: list[Mapping[str, Any]], even
             return f"job {data['job_id']} is cancelled{_because(data)}"
         case "clock_set":
             way = "forward" if data["by_s"] > 0 else "back"
-            return f"the clock was set {way} by {duration(abs(data['by_s']))}"
+            return f"the clock was set {way} by {_took(abs(data['by_s']))}"
         case "regular_start":
             late = data["delay_s"]
-            delay = "its delay is not known" if late is None else f"they delayed it by at most {duration(late)}"
+            delay = "its delay is not known" if late is None else f"they delayed it by at most {_took(late)}"
             return f"regular job {data['job']} started where pilots were, on {counted(data['nodes'], 'node')}; {delay}"
         case "earmark":
             due = f", which Slurm may start at {clock(data['due_s'])}" if data.get("due_s") else ""
@@ -135,9 +137,7 @@ def _known(kind: str, who: str, nodes: str, every: list[Mapping[str, Any]], even
             return f"an earmark keeps {data['nodes']} free for job {data['job']}{due}{leaving}"
         case "earmark_over":
             kept = f"{counted(round(data['kept_node_seconds']), 'node-second')} kept idle"
-            return (
-                f"the earmark for job {data['job']} is over after {duration(data['duration_s'])}, {data['end']}: {kept}"
-            )
+            return f"the earmark for job {data['job']} is over after {_took(data['duration_s'])}, {data['end']}: {kept}"
         case "pool":
             return _pool(data)
         case "pool_whole":
@@ -151,8 +151,12 @@ def _because(data: Mapping[str, Any]) -> str:
     return f": {data['reason']}" if data.get("reason") else ""
 
 
+def _took(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
+
+
 def _resize(who: str, data: Mapping[str, Any]) -> str:
-    stall = "" if data.get("stall_s") is None else f", {duration(data['stall_s'])} without training"
+    stall = "" if data.get("stall_s") is None else f", {_took(data['stall_s'])} without training"
     lost = f", {counted(data['steps_lost'], 'step')} lost" if data.get("steps_lost") else ""
     if data["kind"] == "crash":
         return f"{who} went on with {counted(data['to_nodes'], 'node')} after a crash{stall}{lost}"
@@ -184,7 +188,7 @@ def _field(name: str, value: Any) -> str:
     if isinstance(value, int | float):
         if not name.endswith("_s"):
             return f"{words} {value:,.6g}"
-        return f"{words} {moment(value) if value > _MOMENT_S else duration(value)}"
+        return f"{words} {moment(value) if value > _MOMENT_S else _took(value)}"
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return f"{words} {fold(value)}"
     return f"{words} {value if isinstance(value, str) else json.dumps(value)}"

@@ -53,7 +53,7 @@ EXAMPLES: list[tuple[Any, str]] = [
     (event("lease", "n1", state="working", reason=""), "train-a trains on n1"),
     (
         event("give_back", "n1", duration_s=0.1234567, lease="n1.4"),
-        wording("cli.events.give_back", who="train-a", nodes="n1", took="0.123 s"),
+        wording("cli.events.give_back", who="train-a", nodes="n1", took="0.12 s"),
     ),
     (
         event("progress", step=1820, nodes=2, samples_per_s=51.84, loss=0.27884),
@@ -77,10 +77,10 @@ EXAMPLES: list[tuple[Any, str]] = [
         event("cancel", trainer=None, job_id="44", reason="it overstays"),
         wording("cli.events.cancel", job=44, why="it overstays"),
     ),
-    (event("clock_set", trainer=None, by_s=-2.5), wording("cli.events.clock_set", way="back", by="2.5 s")),
+    (event("clock_set", trainer=None, by_s=-2.5), wording("cli.events.clock_set", way="back", by="2.50 s")),
     (
         event("regular_start", trainer=None, job="44", nodes=1, since_s=1.0, start_s=2.5, delay_s=1.5),
-        wording("cli.events.regular_start", job=44, on="1 node", delay="1.5 s"),
+        wording("cli.events.regular_start", job=44, on="1 node", delay="1.50 s"),
     ),
     (
         event("earmark", trainer=None, job="44", nodes="n[1-2]", leaving="n2", due_s=AT_S),
@@ -122,18 +122,21 @@ def test_the_nodes_of_a_second_are_one_sentence_with_the_longest_time() -> None:
     other = event("lease", "n4", trainer="18", state="ready", reason=None)
     assert said(starts[0], back[0], starts[1], other, starts[2], back[1]) == [
         "train-a is ready on n[1-3]",
-        wording("cli.events.give_back", who="train-a", nodes="n[1-2]", took="0.2 s"),
+        wording("cli.events.give_back", who="train-a", nodes="n[1-2]", took="0.20 s"),
         "trainer 18 is ready on n4",
     ]
     assert len(said(starts[0], event("lease", "n2", at_s=AT_S + 1, state="ready"))) == 2
 
 
-def test_what_a_decision_of_the_same_second_tells_is_said_once() -> None:
+def test_what_another_event_of_the_same_second_tells_is_said_once() -> None:
     text = "train-a starts on n1"
-    granted, decided = event("granted", "n1", reason=text), event("decision", text=text)
+    granted, decided = event("granted", "n1"), event("decision", text=text, decision={"added": ["n1"], "size": 1})
     assert said(granted, decided, event("note", text="hello")) == [text]
-    assert len(said(granted, event("decision", at_s=AT_S + 1, text=text))) == 2
-    assert len(said(granted, event("decision", trainer="18", text=text))) == 2
+    assert len(said(granted, event("granted", "n2"), decided)) == 2, "the decision names one node"
+    assert len(said(granted, event("decision", at_s=AT_S + 1, text=text, decision=decided["data"]["decision"]))) == 2
+    assert len(said(granted, event("decision", trainer="18", text=text, decision=decided["data"]["decision"]))) == 2
+    ended, back = event("ended", "n1", reason=ASKED), event("give_back", "n1", duration_s=0.1)
+    assert said(ended, back) == said(back)
 
 
 def test_a_name_is_known_from_the_registration_and_the_end_too() -> None:

@@ -128,7 +128,7 @@ def test_events_are_lines_page_by_page_up_to_the_end_that_is_asked_for(daemon: D
     ]
     lines = run("--events", "--since", "now-99seconds", "--until", "now-75seconds").splitlines()
     assert lines == [
-        f"2026-11-22 14:28:45  {wording('cli.events.give_back', who='train-a', nodes='n1', took='0.123 s')}",
+        f"2026-11-22 14:28:45  {wording('cli.events.give_back', who='train-a', nodes='n1', took='0.12 s')}",
         "2026-11-22 14:28:55  n1 joined the pool",
     ]
     lines = run("--events").splitlines()
@@ -139,7 +139,7 @@ def test_events_are_lines_page_by_page_up_to_the_end_that_is_asked_for(daemon: D
     assert (
         run("--events")
         .splitlines()[0]
-        .endswith(wording("cli.events.give_back", who="trainer 17", nodes="n1", took="0.123 s"))
+        .endswith(wording("cli.events.give_back", who="trainer 17", nodes="n1", took="0.12 s"))
     )
 
 
