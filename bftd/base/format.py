@@ -22,6 +22,11 @@ def size(size_bytes: float) -> str:
     return f"{size_bytes / scale:.1f} {unit}"
 
 
+def between(low: int, high: int, noun: str) -> str:
+    """Return "1 to 4 nodes", or "4 nodes" if both are the same."""
+    return counted(high, noun) if low == high else f"{low} to {counted(high, noun)}"
+
+
 def counted(number: int, noun: str) -> str:
     """Format a number of things: 1 job, 1,200 jobs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

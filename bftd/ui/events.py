@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from bftd.base.format import clock, counted, duration, listed, moment, rate
+from bftd.base.format import between, clock, counted, duration, listed, moment, rate
 from bftd.base.old_names import EVENTS
 from slurm_plugin.nodeset import fold
 
@@ -99,6 +99,8 @@ def _known(kind: str, who: str, nodes: str, every: list[Mapping[str, Any]], even
             return f"{who} of {data['user']} is registered, with the id {event['trainer']}"
         case "registered_again":
             return f"the driver of {who} is back"
+        case "changed":
+            return f"{who} may have {between(data['nodes_min'], data['nodes_max'], 'node')}, weight {data['weight']:g}"
         case "granted":
             return f"{who} gets {nodes}{_because(data)}"
         case "adopted":

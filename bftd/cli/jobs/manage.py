@@ -15,8 +15,8 @@ import click
 
 from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
-from bftd.base.format import counted
-from bftd.cli import common, options
+from bftd.base.format import between
+from bftd.cli import common, completion, options
 from bftd.cli.daemon import trainers
 from bftd.config import configuration
 
@@ -34,7 +34,7 @@ _ASK_S = 10.0
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=completion.trainers)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the trainer ends.")
 @options.config
 def logs(job: str, follow: bool, config_path: str | None) -> None:
@@ -61,7 +61,7 @@ def logs(job: str, follow: bool, config_path: str | None) -> None:
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...")
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completion.trainers)
 @options.config
 def cancel(jobs: tuple[str, ...], config_path: str | None) -> None:
     """End the trainers JOB, ids or names; their checkpoints stay."""
@@ -91,7 +91,7 @@ def cancel(jobs: tuple[str, ...], config_path: str | None) -> None:
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=completion.trainers)
 @click.argument("nodes", metavar="MIN-MAX")
 @options.config
 @options.as_json
@@ -105,12 +105,11 @@ def resize(job: str, nodes: str, config_path: str | None, as_json: bool) -> None
     if as_json:
         common.echo_json(reply)
         return
-    many = counted(high, "node") if low == high else f"{low} to {counted(high, 'node')}"
-    common.echo([f"trainer {reply['id']} may have {many} from now on"])
+    common.echo([f"trainer {reply['id']} may have {between(low, high, 'node')} from now on"])
 
 
 @click.command()
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="JOB", shell_complete=completion.trainers)
 @click.argument("weight", type=float, callback=options.above_zero, metavar="W")
 @options.config
 @options.as_json

@@ -77,6 +77,10 @@ EXAMPLES: list[tuple[Any, str]] = [
         event("cancel", trainer=None, job_id="44", reason="it overstays"),
         wording("cli.events.cancel", job=44, why="it overstays"),
     ),
+    (
+        event("changed", nodes_min=1, nodes_max=4, weight=1.0),
+        wording("cli.events.changed", who="train-a", many="1 to 4 nodes", weight=1),
+    ),
     (event("clock_set", trainer=None, by_s=-2.5), wording("cli.events.clock_set", way="back", by="2.50 s")),
     (
         event("regular_start", trainer=None, job="44", nodes=1, since_s=1.0, start_s=2.5, delay_s=1.5),
