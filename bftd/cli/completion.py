@@ -25,6 +25,11 @@ def trainers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Ite
     return _begun(incomplete, _known(ctx)[0])
 
 
+def live_trainers(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Complete the ids and names of the trainers that have not ended."""
+    return _begun(incomplete, _known(ctx, live=True)[0])
+
+
 def trainers_and_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
     """Complete the ids and names of trainers, and harvested nodes."""
     return _begun(incomplete, chain(*_known(ctx)))
@@ -93,14 +98,14 @@ def install() -> None:
     add_completion_class(_Bash)
 
 
-def _known(ctx: click.Context) -> tuple[Items, Items]:
-    """Return the daemon's trainers and nodes; none if it does not answer at once, since a shell shows no error."""
+def _known(ctx: click.Context, live: bool = False) -> tuple[Items, Items]:
+    """Return the daemon's trainers, maybe only `live` ones, and nodes; a shell shows no error: then none."""
     from slurm_plugin.nodeset import expand
 
     try:
         daemon = api_client.find(ctx.params.get("config_path"))
         status = daemon.request("GET", "/v1/status?nodes=folded", timeout_s=_TIMEOUT_S)
-        found = status["trainers"]
+        found = [trainer for trainer in status["trainers"] if not (live and trainer["state"] == "finished")]
         ids = [CompletionItem(str(trainer["id"]), help=trainer["name"]) for trainer in found]
         names = dict.fromkeys(str(trainer["name"]) for trainer in found)
         groups = status.get("node_groups", ())  # an older daemon sends the nodes themselves

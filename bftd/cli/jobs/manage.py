@@ -61,7 +61,7 @@ def logs(job: str, follow: bool, config_path: str | None) -> None:
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completion.trainers)
+@click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=completion.live_trainers)
 @options.config
 def cancel(jobs: tuple[str, ...], config_path: str | None) -> None:
     """End the trainers JOB, ids or names; their checkpoints stay."""
@@ -91,7 +91,7 @@ def cancel(jobs: tuple[str, ...], config_path: str | None) -> None:
 
 
 @click.command()
-@click.argument("job", metavar="JOB", shell_complete=completion.trainers)
+@click.argument("job", metavar="JOB", shell_complete=completion.live_trainers)
 @click.argument("nodes", metavar="MIN-MAX")
 @options.config
 @options.as_json
@@ -109,7 +109,7 @@ def resize(job: str, nodes: str, config_path: str | None, as_json: bool) -> None
 
 
 @click.command()
-@click.argument("job", metavar="JOB", shell_complete=completion.trainers)
+@click.argument("job", metavar="JOB", shell_complete=completion.live_trainers)
 @click.argument("weight", type=float, callback=options.above_zero, metavar="W")
 @options.config
 @options.as_json
