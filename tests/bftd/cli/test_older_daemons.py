@@ -135,7 +135,10 @@ def test_regression_the_live_view_printed_nothing_into_a_pipe(tmp_path: Path) ->
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
+        silent = threading.Timer(STILL_S, process.kill)
+        silent.start()
         pictures = sum(process.stdout.readline().startswith("bftd ") for _ in range(30))
+        silent.cancel()
         process.stdout.close()
         told = process.stderr.read()
         assert (process.wait(STILL_S), told) == (0, "")
