@@ -202,7 +202,9 @@ def build_problem(
             user=trainer.user if limits else "",
             account=trainer.account if limits else "",
         )
-        specs.append(spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds))
+        spec = spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds)
+        favoured = turn.settings.decide.first_node_within_s and (mine or not trainer.refused_rounds)
+        specs.append(first_nodes.favoured(spec) if favoured else spec)
     usable = nodes
     shared = {name for name in nodes if turn.pool.nodes[name].co_located}
     if turn.backoff or shared or turn.pool.counted_on:

@@ -18,8 +18,13 @@ _NEVER_S = 1e12
 _NO_LIMIT = 10**9
 
 
-def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str, max_nodes: int = 0) -> Settings:
-    """Return the core's settings on a cluster where only the plan, and possibly `max_nodes`, limits anything."""
+def settings(
+    *, t_fwd_s: float, pj_max: int, objective: str, solver: str, max_nodes: int = 0, favour_waiting: bool = True
+) -> Settings:
+    """Return the core's settings on a cluster where only the plan, and possibly `max_nodes`, limits anything.
+
+    Unless it is to `favour_waiting` trainers, a plan goes by the objective alone, as in the paper.
+    """
     return Settings(trusting=True).changed(
         t_fwd_s=t_fwd_s,
         objective=objective,
@@ -32,6 +37,7 @@ def settings(*, t_fwd_s: float, pj_max: int, objective: str, solver: str, max_no
         submit_rate_per_min=_NO_LIMIT,
         trainers_per_user=0,
         max_nodes=max_nodes,
+        **({} if favour_waiting else {"first_node_within_s": 0.0}),
     )
 
 

@@ -112,6 +112,7 @@ class Replay:
                 objective=objective,
                 solver=solver,
                 max_nodes=options.max_nodes,
+                favour_waiting=options.objective != "curve",
             ),
             self.planner,
             self.drivers,

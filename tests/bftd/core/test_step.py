@@ -616,10 +616,9 @@ def test_a_node_is_not_traded_for_a_gain_that_its_warm_up_eats() -> None:
         core = Core(Settings().changed(objective="throughput"))
         free: Any = {"up_cost_s": 0.0, "down_cost_s": 0.0}
         core.arrive(registration("1", nodes_max=2, curve=((1, 100.0), (2, 200.0)), **free))
-        core.pool("n1", "n2")
+        core.pool("n1", "n2", "n3")
         core.place_all()
         core.arrive(registration("2", nodes_max=2, curve=((1, 100.0), (2, 206.0)), warm_up_s=warm_up_s, **free))
-        core.pool("n1", "n2", "n3")
         return {item.node for item in core.leases("1", live=False)}
 
     assert plan_for(warm_up_s=0.0)

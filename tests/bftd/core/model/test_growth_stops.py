@@ -285,8 +285,8 @@ def test_hours_of_no_harvesting_cost_no_pool_time() -> None:
 
 def test_all_trainers_together_have_no_more_than_the_bound_and_are_told_so() -> None:
     core = Core(Settings().changed(max_nodes=3))
-    core.arrive(registration("1", nodes_max=8, curve=((1, 1.0), (8, 8.0))))
-    core.arrive(registration("2", nodes_max=8, curve=((1, 1.0), (8, 8.0)), user="bob"))
+    core.arrive(registration("1", nodes_min=2, nodes_max=8))
+    core.arrive(registration("2", nodes_min=2, nodes_max=8, user="bob"))
     core.pool(*names(8))
     core.place_all()
     core.pool(*names(8))

@@ -46,8 +46,8 @@ LINEAR = ((1, 1.0), (16, 16.0))
 def test_a_user_never_holds_more_nodes_than_the_cap_and_is_told_so() -> None:
     core = Core(Settings().changed(nodes_per_user=3))
     core.pool(*names(8))
-    core.arrive(registration("1", nodes_max=8, curve=LINEAR))
-    core.arrive(registration("2", nodes_max=8, curve=LINEAR), after_s=1)
+    core.arrive(registration("1", nodes_min=2, nodes_max=8, curve=LINEAR))
+    core.arrive(registration("2", nodes_min=2, nodes_max=8, curve=LINEAR), after_s=1)
     core.arrive(registration("3", nodes_max=8, user="bob", curve=LINEAR), after_s=1)
     held = {id_: len(core.nodes(id_)) for id_ in "123"}
     assert held["1"] + held["2"] == 3
@@ -66,7 +66,7 @@ def test_an_account_shares_its_cap_among_its_users() -> None:
     core.accounts = {"1": ("ann", "chem"), "2": ("bob", "chem"), "3": ("cyd", "bio")}
     core.pool(*names(12))
     for id_, user in (("1", "ann"), ("2", "bob"), ("3", "cyd")):
-        core.arrive(registration(id_, nodes_max=12, user=user, curve=LINEAR), after_s=1)
+        core.arrive(registration(id_, nodes_min=4, nodes_max=12, user=user, curve=LINEAR), after_s=1)
     held = {id_: len(core.nodes(id_)) for id_ in "123"}
     assert held["1"] + held["2"] == 4
     assert held["3"] == 4

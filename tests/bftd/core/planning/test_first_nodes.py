@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import milp
 from bftd.core.model.decisions import GetsFirst
 from bftd.core.model.domain import Decided, Settings
+from bftd.core.planning import first_nodes
 from bftd.protocol.registration import Registration
+from milp import Problem
+from milp.utility import objective_of
 from tests.bftd.builders import Core, lease, names, of, registration
+from tests.milp.instances import one_class_problems, problems
 
 WITHIN_S = 60.0
 POLL_S = 5.0
@@ -163,3 +169,88 @@ def test_the_time_is_the_sites_own(within_s: float) -> None:
     assert core.nodes("2") == set()
     poll(core, names(4), within_s / 2 + POLL_S)
     assert core.nodes("2")
+
+
+@pytest.mark.parametrize("objective", ["efficiency", "throughput", "priority"])
+@pytest.mark.parametrize("nodes", [3, 8])
+def test_a_second_trainer_of_a_user_does_not_starve_behind_one_that_would_use_all_nodes_as_well(
+    nodes: int, objective: str
+) -> None:
+    core = Core(Settings().changed(objective=objective))
+    core.pool(*names(nodes))
+    core.arrive(rival("1", "ann"))
+    poll(core, names(nodes))
+    assert len(core.nodes("1")) == nodes
+    core.arrive(rival("2", "ann", nodes_max=3))
+    poll(core, names(nodes), 2 * POLL_S)
+    assert core.nodes("2")
+    assert core.nodes("1")
+
+
+def test_two_trainers_that_wait_for_one_node_do_not_take_it_from_each_other() -> None:
+    core = Core()
+    core.pool("n1")
+    for id_ in "123":
+        core.arrive(rival(id_, "ann"))
+    poll(core, ["n1"], 600.0)
+    assert len(core.nodes("1")) == 1
+    assert not core.state.trainers["1"].suspends
+
+
+def test_the_objective_alone_decides_where_a_site_wants_it_so() -> None:
+    core = Core(Settings().changed(first_node_within_s=0.0))
+    core.pool(*names(3))
+    core.arrive(rival("1", "ann"))
+    poll(core, names(3))
+    core.arrive(rival("2", "ann"))
+    poll(core, names(3), 600.0)
+    assert core.nodes("2") == set()
+
+
+def favoured(problem: Problem) -> Problem:
+    """The problem as a plan solves it."""
+    return replace(problem, trainers=tuple(map(first_nodes.favoured, problem.trainers)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(max_classes=1))
+def test_a_plan_that_lets_fewer_wait_loses_at_most_a_fifth_of_a_nodes_worth_for_each(problem: Problem) -> None:
+    best, chosen = milp.solve(problem, gap=0.0), milp.solve(favoured(problem), gap=0.0)
+    milp.verify(problem, replace(chosen, objective=(made := objective_of(problem, chosen.assignment)), bound=made))
+    bonus = {item.name: first_nodes.BONUS * item.curve(1) * item.weight * problem.t_fwd_s for item in problem.trainers}
+    more = [sum(bonus[name] for name, count in plan.counts.items() if count) for plan in (best, chosen)]
+    slack = 1e-6 * (1.0 + abs(best.objective))
+    assert best.objective - made <= more[1] - more[0] + slack
+    assert made <= best.objective + slack
+
+
+@settings(max_examples=40, deadline=None)
+@given(one_class_problems(3))
+def test_all_solvers_that_prove_their_plans_favour_alike(problem: Problem) -> None:
+    asked = favoured(problem)
+    best = milp.solve(asked, gap=0.0).objective
+    for name in ("exact", "classes", "highs", "highs-nodes"):
+        plan = milp.solve(asked, name, gap=0.0)
+        assert plan.objective == pytest.approx(best, rel=1e-6, abs=1e-6), name
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 9),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(0, 8), st.sampled_from([0.3, 0.8, 1.0])), min_size=1, max_size=5),
+    st.sampled_from(["efficiency", "throughput", "priority"]),
+)
+def test_once_nothing_else_changes_the_map_comes_to_rest(
+    count: int, shapes: list[tuple[int, int, float]], objective: str
+) -> None:
+    core = Core(Settings().changed(objective=objective, trainers_per_user=0, t_fwd_s=30.0))
+    core.pool(*names(count))
+    for number, (low, more, exponent) in enumerate(shapes):
+        curve = tuple((size, 100.0 * size**exponent) for size in range(1, 13))
+        core.arrive(registration(str(number), low, low + more, curve=curve))
+        poll(core, names(count), 2 * POLL_S)
+    poll(core, names(count), 120.0)
+    rested = {id_: core.nodes(id_) for id_ in core.state.trainers}
+    for _ in range(8):
+        poll(core, names(count), 30.0)
+        assert {id_: core.nodes(id_) for id_ in core.state.trainers} == rested
