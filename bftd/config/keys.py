@@ -183,7 +183,7 @@ class DecideConfig:
     first_node_within_s: float = _key(
         60.0,
         "A user who has no node gets one within so long while the pool has more nodes than users, whatever the "
-        "objective and pj_max say; 0 is no promise.",
+        "objective and pj_max say; 0 is no promise, and near-ties are not decided for trainers that wait.",
         unit="s",
         minimum=0.0,
         maximum=30 * 86_400.0,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from bftd.base.format import rate, size, some
+from bftd.base.format import listed, rate, size, some
+from bftd.config import hours
+from bftd.config.hours import Zone
 from bftd.core.model import timing
 from bftd.core.model.decisions import (
     Cancelled,
@@ -62,6 +64,7 @@ def delayed(counted_s: float, budget_s: float) -> str:
     )
 
 
+_DAY_S = 86_400.0
 # At most this many jobs or users are named.
 _NAMED = 3
 
@@ -216,10 +219,20 @@ def bounded(most: int, by: str) -> str:
     return f"all trainers together may have {nodes(most) if most else 'no node'} ({by})"
 
 
-def too_few_free(free: int, needed: int, holders: str) -> str:
-    """Say that a trainer needs more nodes than are free, and name the holders of the others, if there are any."""
+def too_few_free(free: int, needed: int, holders: Sequence[str] = (), count: int = 0) -> str:
+    """Say that a trainer needs more nodes than are free; `holders` are the first of the `count` that have some."""
     short = f"{nodes(free) if free else 'no node'} free, it needs {needed}"
-    return f"{short}; before it: {holders}" if holders else short
+    return f"{short}: {some(holders, count)}" if holders else short
+
+
+def since(at_s: float, now_s: float, zone: Zone) -> str:
+    """Format the time since when something lasts: with the weekday if that is a day ago or longer."""
+    return (hours.time_of_day if now_s - at_s < _DAY_S else hours.weekday_and_time)(zone, at_s)
+
+
+def holds(id_: str, name: str, user: str, held: int, since: str) -> str:
+    """Say how many nodes a trainer has, and since when."""
+    return f"{held} with trainer {id_} ({name}, {user}) since {since}"
 
 
 def too_few_left(left: int, needed: int) -> str:
@@ -247,7 +260,12 @@ def beneficiaries(names: Sequence[str]) -> str:
     """Name the trainers that get the nodes which another gives up."""
     if not names:
         return "fewer nodes are worth more to all trainers together"
-    return f"{' and '.join(names)} make{'s' if len(names) == 1 else ''} more of them"
+    return f"{listed(names)} gain{'s' if len(names) == 1 else ''} more"
+
+
+def newcomers(names: Sequence[str]) -> str:
+    """Name the trainers without nodes that get those which another gives up."""
+    return f"{listed(names)} had no node"
 
 
 def first_nodes(names: Sequence[str]) -> str:

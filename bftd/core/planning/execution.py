@@ -34,11 +34,11 @@ def carry_out(
 ) -> None:
     """Revoke what the plan takes away, then grant what it gives and nobody still holds.
 
-    `because` says why trainers get fewer nodes, if the reason is not simply that others make more of them.
+    `because` says why trainers get fewer nodes, if the reason is not simply that others gain more.
     """
     concerned = _concerned(turn, assignment, held)
     sizes = {trainer.id: len(held.get(trainer.id, ())) for trainer in concerned}
-    growing = {t.id: t.name for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]}
+    growing = [t.id for t in concerned if len(assignment.get(t.id, ())) > sizes[t.id]]
     added, later = _grantable(turn, concerned, assignment, held)
     for trainer in concerned:
         mine, planned = held.get(trainer.id, ()), assignment.get(trainer.id, ())
@@ -54,14 +54,15 @@ def carry_out(
             dropped = [node for node in mine if node not in stay]
             decision = None
             if turn.explain:
-                others = [name for id_, name in growing.items() if id_ != trainer.id]
+                others = [id_ for id_ in growing if id_ != trainer.id]
                 waits = ruling.waiting.get(trainer.id)
                 why = waits.why if waits else ruling.exceeded.get(trainer.id)
-                why = why or because.get(trainer.id) or _why_dropped(trainer, len(mine), others)
+                why = why or because.get(trainer.id)
+                why = why or _why_dropped(turn, trainer, len(mine), {id_: len(assignment[id_]) for id_ in others})
                 decision = _shrinkage(trainer, len(mine), dropped, why)
             _drop(turn, trainer, dropped, decision)
     free = _free_nodes(turn, assignment) if turn.explain else Counter[str]()
-    holders = _holders(turn, assignment) if turn.explain else ""
+    holders = _holders(turn, assignment) if turn.explain else []
     full = _paused(turn, concerned) | caps.full(turn, assignment) if turn.explain else {}
     for trainer in concerned:
         if new := added[trainer.id]:
@@ -140,12 +141,16 @@ def _loading(turn: Draft) -> set[str]:
     return {lease.trainer for lease in lent} - late
 
 
-def _why_dropped(trainer: Trainer, held: int, others: list[str]) -> str:
+def _why_dropped(turn: Draft, trainer: Trainer, held: int, growing: Mapping[str, int]) -> str:
+    """Return why a trainer loses nodes to those that are `growing`, each to a number of nodes."""
     if held < trainer.sizes.low:
         return messages.too_few_left(held, trainer.sizes.low)
     if held > trainer.sizes.high:
         return messages.above_most(trainer.sizes.high)
-    return messages.beneficiaries(others)
+    others = [turn.trainers[id_] for id_ in growing]
+    names = [other.name for other in others]
+    start = bool(others) and all(growing[other.id] == other.sizes.low for other in others)
+    return messages.newcomers(names) if start else messages.beneficiaries(names)
 
 
 def _drop(turn: Draft, trainer: Trainer, dropped: list[str], decision: Decision | None) -> None:
@@ -240,18 +245,37 @@ def _free_for(turn: Draft, trainer: Trainer, held: Sequence[str], free: Counter[
     return max((free[name] for name in names), default=0)
 
 
-def _holders(turn: Draft, assignment: Assignment) -> str:
-    """Name the trainers that have nodes once the plan is carried out, those with most first; "" if there are none."""
-    having = sorted((id_ for id_, nodes in assignment.items() if nodes), key=lambda id_: -len(assignment[id_]))
-    return caps.called([turn.trainers[id_] for id_ in having], len(having)) if having else ""
+def _holders(turn: Draft, assignment: Assignment) -> list[tuple[Trainer, int]]:
+    """Return the trainers that have nodes once the plan is carried out, in the order of their turns, and how many."""
+    return [(turn.trainers[id_], len(nodes)) for id_, nodes in assignment.items() if nodes]
+
+
+def _named(trainer: Trainer, holders: Sequence[tuple[Trainer, int]]) -> list[tuple[Trainer, int]]:
+    """Return the first few holders: those of the trainer's own user, who may end them, come first."""
+    return sorted(holders, key=lambda holder: holder[0].user != trainer.user)[: caps.NAMED_MOST]
+
+
+def _held(turn: Draft, trainer: Trainer, held: int) -> str:
+    """Say how many nodes a trainer has, and since when it has that many."""
+    since_s = max((lease.granted_s for lease in turn.leases_of(trainer.id) if lease.live), default=turn.now)
+    if trainer.held == held:  # noted at the next plan, but a new pilot in an old one's place changes nothing there
+        since_s = min(since_s, trainer.held_since_s)
+    since = messages.since(since_s, turn.now, turn.settings.zone)
+    return messages.holds(trainer.id, trainer.name, trainer.user, held, since)
 
 
 def _explain_stay(
-    turn: Draft, trainer: Trainer, held: int, free: int, holders: str, points: Points, at_cap: str | None
+    turn: Draft,
+    trainer: Trainer,
+    held: int,
+    free: int,
+    holders: Sequence[tuple[Trainer, int]],
+    points: Points,
+    at_cap: str | None,
 ) -> None:
     """Report once why a trainer below nodes_max does not take free nodes.
 
-    `holders` are the trainers that have nodes, and `at_cap` is the cap that forbids the trainer more.
+    `holders` are the trainers that have nodes, with how many, and `at_cap` is the cap that forbids the trainer more.
     """
     bound = turn.pool.bound if free < trainer.sizes.above(held) - held else ""
     if held >= trainer.sizes.high or (held > 0 and not free and not bound):
@@ -271,7 +295,9 @@ def _explain_stay(
     elif turn.pool.counted_on and free < trainer.sizes.above(held) - held:
         key, decision = "settling", _stay(trainer, held, messages.SETTLING)
     else:
-        key, decision = f"{held}:{free}", _no_growth(turn, trainer, held, free, holders, points)
+        named = _named(trainer, holders) if held == 0 and free < trainer.sizes.low else []
+        key = ":".join((str(held), str(free), *sorted(holder.id for holder, _ in named)))
+        decision = _no_growth(turn, trainer, held, free, named, len(holders), points)
     _say_once(turn, trainer, key, decision)
 
 
@@ -279,10 +305,22 @@ def _stay(trainer: Trainer, held: int, why: str) -> Decision:
     return Stays(trainer.name, held, why) if held else Waits(trainer.name, why)
 
 
-def _no_growth(turn: Draft, trainer: Trainer, held: int, free: int, holders: str, points: Points) -> Decision:
-    """Return why a trainer does not take free nodes that it may have: they are too few, or would not pay."""
+def _no_growth(
+    turn: Draft,
+    trainer: Trainer,
+    held: int,
+    free: int,
+    named: Sequence[tuple[Trainer, int]],
+    holders: int,
+    points: Points,
+) -> Decision:
+    """Return why a trainer does not take free nodes that it may have: they are too few, or would not pay.
+
+    If they are too few, the first of the `holders` of the others are `named`, each with its number of nodes.
+    """
     if held == 0 and free < trainer.sizes.low:
-        return Waits(trainer.name, messages.too_few_free(free, trainer.sizes.low, holders))
+        told = [_held(turn, *holder) for holder in named]
+        return Waits(trainer.name, messages.too_few_free(free, trainer.sizes.low, told, holders))
     most = min(trainer.sizes.high, held + free)
     gain = milp.interpolate(points, most) - milp.interpolate(points, held)
     stall_s = trainer.knowledge.up_cost_s(held)

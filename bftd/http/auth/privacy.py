@@ -19,7 +19,7 @@ NAMELESS = "(private)"
 _JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*(?:(?<=,) \d\S*)*")
 # Lists of users' jobs as `foreign_pilots` writes them: users without a trainer here are in no list of names.
 _OF_OTHERS = re.compile(r"\(jobs? \d[^()]*\)")
-_BENEFICIARIES = re.compile(r"^(.*?: )?.* makes? more of them$")
+_BENEFICIARIES = re.compile(r"^(.*?: )?.* (gains? more|had no node|makes? more of them)$")  # the last until 0.2
 _WORD = re.compile(r"[^\s,;:()]+")
 
 
@@ -58,10 +58,11 @@ class Privacy:
         if not self.hides:
             return text
         text = _JOB.sub(r"a \1", _OF_OTHERS.sub("(jobs of others)", text))
-        text = _BENEFICIARIES.sub(lambda found: f"{found[1] or ''}others make more of them", text)
+        text = _BENEFICIARIES.sub(lambda found: f"{found[1] or ''}others {found[2].replace('s ', ' ', 1)}", text)
         for phrase in self._phrases:
             text = text.replace(phrase, NAMELESS)
-        return _WORD.sub(lambda found: NAMELESS if found[0] in self._words else found[0], text)
+        text = _WORD.sub(lambda found: NAMELESS if found[0] in self._words else found[0], text)
+        return text.replace(f" ({NAMELESS}, {NAMELESS})", "")
 
     def data(self, value: Any) -> Any:
         """Return JSON with the names removed from every text in it."""

@@ -15,8 +15,8 @@ from bftd.core.model.domain import Assignment, Settings, State, Trainer
 from bftd.core.model.draft import Draft
 from bftd.core.planning import caps
 from bftd.core.planning.caps import Ruling, at_caps
-from tests.bftd.builders import Core, granted, lease, registration, trainer
-from tests.support.messages import pattern, wording
+from tests.bftd.builders import Core, granted, lease, names, registration, trainer
+from tests.support.messages import pattern, says, wording
 
 USERS = st.lists(st.sampled_from("abcd"), max_size=14)
 PLACES = st.integers(1, 8)
@@ -135,13 +135,55 @@ def test_who_has_no_place_is_told_once_who_is_before_it() -> None:
 
 
 def test_who_waits_for_nodes_is_told_who_has_them() -> None:
-    core = Core()
+    core = Core(Settings().changed(pilot_limit_s=1e6))
     core.pool("n1", "n2")
     core.arrive(registration("1", 2, 2))
     core.arrive(registration("2", 2, 2, user="bob"), after_s=1)
-    assert core.sentences()[-1] == "train-2 waits: " + wording("core.sentences.too_few_free", needed=2) + wording(
-        "core.sentences.before_it", short="", holders="train-1 (ann)"
-    )
+    assert core.sentences()[-1] == waits_for_nodes("train-2", 2, holds("1", 2, since="00:16:41"))
+    core.place_all()
+    core.pool("n1", "n2", after_s=90_000.0)
+    core.arrive(registration("3", 2, 2, user="cyd"))
+    assert core.sentences()[-1] == waits_for_nodes("train-3", 2, holds("1", 2, since="Thu 00:16"))
+
+
+def test_who_waits_is_told_first_of_the_trainers_that_its_user_may_end() -> None:
+    core = Core(Settings().changed(trainers_per_user=0))
+    core.pool(*names(5))
+    for id_, user in (("1", "ann"), ("2", "ann"), ("3", "ann"), ("4", "bob"), ("5", "cyd"), ("6", "bob")):
+        core.arrive(registration(id_, 1, 1, user=user))
+    since = "00:16:41"
+    told = f"{holds('4', 1, 'bob', since)}, {holds('1', 1, since=since)}, {holds('5', 1, 'cyd', since)} and 2 more"
+    assert core.sentences()[-1] == waits_for_nodes("train-6", 1, told)
+
+
+def test_regression_who_waits_was_not_told_that_others_have_the_nodes_by_now() -> None:
+    core = Core()
+    core.pool("n1")
+    core.arrive(registration("1", 1, 1))
+    core.arrive(registration("2", 1, 1, user="bob"))
+    core.arrive(registration("3", 1, 1, user="cyd"))
+    core.place_all()
+    for _ in range(3):
+        core.pool("n1")
+    core.finish("1")
+    for item in core.leases("1", live=False):
+        core.pilots.clear()
+        core.report("1", lease(item.id, "ended"))
+    core.pool("n1")
+    core.pool("n1")
+    waits = [text for text in core.sentences() if text.startswith("train-3 waits")]
+    assert [says(text, "core.sentences.holds", id="1").found for text in waits] == [True, False]
+    assert says(waits[1], "core.sentences.holds", id="2", held=1)
+
+
+def holds(id_: str, held: int, user: str = "ann", since: str = "") -> str:
+    """What is said of a trainer that has nodes."""
+    return wording("core.sentences.holds", held=held, id=id_, name=f"train-{id_}", user=user, since=since)
+
+
+def waits_for_nodes(who: str, needed: int, holders: str) -> str:
+    """What is said of a trainer that waits for nodes of others."""
+    return f"{who} waits: {wording('core.sentences.too_few_free', needed=needed)}: {holders}"
 
 
 def test_a_trainer_of_a_silent_driver_takes_no_place_unless_it_holds_nodes() -> None:

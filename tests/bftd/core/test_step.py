@@ -168,7 +168,7 @@ def test_S4_a_node_moves_to_another_trainer_only_after_the_first_has_ended_its_l
     assert core.nodes("2") == set()
     given_up = core.leases("1", live=False)
     assert given_up
-    assert says(core.sentences()[-1] + core.sentences()[-2], "core.sentences.make_more", names="fast", value="s")
+    assert says(core.sentences()[-1] + core.sentences()[-2], "core.sentences.gains_more", names="fast", value="s")
     core.report("1", *(lease(item.id, "ended") for item in given_up))
     for item in given_up:
         core.pilots.pop(item.job_id or "", None)

@@ -18,6 +18,7 @@ from milp import Problem
 from milp.utility import objective_of
 from tests.bftd.builders import Core, lease, names, of, registration
 from tests.milp.instances import one_class_problems, problems
+from tests.support.messages import wording
 
 WITHIN_S = 60.0
 POLL_S = 5.0
@@ -182,6 +183,8 @@ def test_a_second_trainer_of_a_user_does_not_starve_behind_one_that_would_use_al
     poll(core, names(nodes))
     assert len(core.nodes("1")) == nodes
     core.arrive(rival("2", "ann", nodes_max=3))
+    why = wording("core.sentences.newcomers", names="train-2")
+    assert any(text.startswith("train-1") and text.endswith(why) for text in core.sentences())
     poll(core, names(nodes), 2 * POLL_S)
     assert core.nodes("2")
     assert core.nodes("1")

@@ -143,7 +143,7 @@ async def test_refusals_name_nobody(monkeypatch: pytest.MonkeyPatch, served: Ser
                 before=3,
                 after="1 node",
                 nodes="n2",
-                why=wording("core.sentences.make_more", names="hers and x y", value=""),
+                why=wording("core.sentences.gains_more", names="hers and x y", value=""),
             ),
             "mine "
             + wording(
@@ -151,8 +151,21 @@ async def test_refusals_name_nobody(monkeypatch: pytest.MonkeyPatch, served: Ser
                 before=3,
                 after="1 node",
                 nodes="n2",
-                why=wording("http.privacy.others_make_more", found=""),
+                why=wording("core.sentences.gains_more", names="others", value=""),
             ),
+        ),
+        ("mine shrinks: x y makes more of them", "mine shrinks: others make more of them"),
+        (
+            "mine shrinks: " + wording("core.sentences.newcomers", names="x y"),
+            "mine shrinks: " + wording("core.sentences.newcomers", names="others"),
+        ),
+        (
+            "mine waits: " + wording("core.sentences.holds", held=3, id="4711", name="hers", user="ann", since="16:02"),
+            "mine waits: 3 with a trainer since 16:02",
+        ),
+        (
+            "mine waits: " + wording("core.sentences.holds", held=3, id="4712", name="mine", user="bob", since="16:02"),
+            "mine waits: 3 with a trainer (mine, bob) since 16:02",
         ),
         ("mine waits: hers (ann) is before it", f"mine waits: {NAMELESS} ({NAMELESS}) is before it"),
         ("mine waits: her other one is before it", f"mine waits: {NAMELESS} is before it"),
