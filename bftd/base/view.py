@@ -14,6 +14,8 @@ from bftd.base import format
 # The order in which node states are drawn and counted.
 NODE_STATES = ("regular", "planned", "leased", "idle", "away")
 _STATES = ("running", "waiting", "suspended", "finished")
+# How a trainer ended, by its exit code: a driver whose job is cancelled ends by SIGTERM.
+_ENDS = {None: "lost", 143: "cancelled"}
 _AS_SENT = ("id", "name", "user", "account", "backend", "resizes", "suspends", "reason", "on")
 
 
@@ -55,7 +57,7 @@ def trainer_line(trainer: Mapping[str, Any], now_s: float) -> TrainerLine:
     rate, end_s = trainer.get("samples_per_s"), trainer.get("finished_s" if done else "expected_end_s")
     return TrainerLine(
         **{name: format.UNKNOWN if (value := trainer.get(name)) in (None, "") else str(value) for name in _AS_SENT},
-        state=state if not done else "lost" if code is None else f"{state} ({code})",
+        state=state if not done else _ENDS.get(code, f"{state} ({code})"),
         nodes=format.UNKNOWN if done else str(working) if working == leased else f"{working}->{leased}",
         range=format.UNKNOWN if low is None else f"{low}-{high}",
         step=format.UNKNOWN if step is None else f"{step}/{steps}" if steps else str(step),

@@ -301,8 +301,13 @@ def _judge(
     if claim.job is None and "PLANNED" in node.flags:
         return "is planned for a job whose start is not known", False, True
     if memory.idle_polls < config.debounce_polls:
-        return f"is idle for {memory.idle_polls} of {config.debounce_polls} polls", False, False
+        return _idle_so_far(config.debounce_polls - memory.idle_polls), False, False
     return "is idle", True, False
+
+
+def _idle_so_far(polls: int) -> str:
+    """Say that an idle node may still be between two jobs, for so many polls more."""
+    return f"is idle, may be lent {'at the next poll' if polls == 1 else f'in {polls} polls'}"
 
 
 def _has(job_id: str) -> str:

@@ -24,6 +24,7 @@ SUSPENDED = Verb("is suspended and gives back", "be suspended and give back", "w
 GIVES_BACK = Verb("gives back", "give back", "gave back")
 
 UNKNOWN_SPEED = "its speed is being measured"
+CANCELLED = "the job was cancelled"
 # Whether for a regular job, its time limit or an administrator, the pilot is not told.
 ASKED = "Slurm asked the pilot to leave"
 

@@ -70,12 +70,12 @@ def _headline(status: Mapping[str, Any]) -> Words:
 
 
 def _shares(status: Mapping[str, Any]) -> str:
-    """Describe the shares of the pool's node-seconds that trained and were held, and the overheads of held nodes."""
+    """Describe the shares of the pool's node-seconds that were held and trained, and the overheads of held nodes."""
     pool_s = status["pool_node_seconds"]
     training, held = (status[f"{kind}_node_seconds"] / pool_s for kind in ("training", "used"))
     parts = {kind: status.get(f"{kind}_node_seconds", 0.0) / pool_s for kind in ("starting", "resizing")}
     rest = ", ".join(f"{kind} {part:.0%}" for kind, part in parts.items() if part >= _LEAST_SHARE)
-    return f"training {training:.0%}, held {held:.0%}{f' ({rest})' if rest else ''} of {pool_s:.0f} node-seconds"
+    return f"{held:.0%} of idle time used (training {training:.0%}{f', {rest}' if rest else ''})"
 
 
 def _printable(value: Any) -> Any:
@@ -145,11 +145,12 @@ def _earmarks(status: Mapping[str, Any]) -> list[Words]:
     earmarks, usage = status.get("earmarks", ()), status.get("earmark_usage", {})
     if not earmarks and not usage.get("made"):
         return []
-    now = f"nodes are earmarked for {counted(len(earmarks), 'job')}"
+    text = f"earmarks: {usage['made']:,} made, {usage['started']:,} used"
     kept_s, wasted_s = usage["kept_node_seconds"], usage["wasted_node_seconds"]
-    share = f", {percent(wasted_s / kept_s)} of {node_hours(kept_s)} node-hours" if kept_s > 0 else ""
-    ends = f"{usage['started']:,} led to a start, {usage['wasted']:,} were wasted{share}"
-    return [Words(f"{now}; {counted(usage['made'], 'earmark')} so far: {ends}", "dim")]
+    if usage["wasted"]:
+        share = f" ({percent(wasted_s / kept_s)} of {node_hours(kept_s)} node-hours)" if kept_s > 0 else ""
+        text += f", {usage['wasted']:,} wasted{share}"
+    return [Words(f"{text}; nodes are kept for {counted(len(earmarks), 'job')}" if earmarks else text, "dim")]
 
 
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Fitted:

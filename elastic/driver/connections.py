@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from bftd.protocol.changes import ASKED
+from bftd.protocol.changes import ASKED, CANCELLED
 from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
-from elastic.driver.context import CANCELLED, TrainerContext
+from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
 from elastic.driver.failures.policy import FailurePolicy
 from elastic.driver.pilots.launcher import Pilot

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from bftd.protocol.changes import CANCELLED
 from bftd.protocol.reports import NoteReport, Report
 from elastic.backends import KINDS
 from elastic.base.errors import ElasticError
@@ -21,7 +22,6 @@ from elastic.link.wire import Message
 from elastic.store.store import CheckpointStore
 from elastic.store.versions import CheckpointVersions
 
-CANCELLED = "the job was cancelled"
 TAKEN_OVER = "another driver of this trainer has taken over"
 
 

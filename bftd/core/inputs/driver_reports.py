@@ -70,7 +70,7 @@ def finish(turn: Draft, trainer_id: str, exit_code: int | None, reason: str, sum
     )
     if turn.explain:
         name = trainer.name
-        turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason))
+        turn.say(trainer_id, Lost(name, reason) if exit_code is None else Ended(name, exit_code, reason, trainer.step))
         data = {
             "exit_code": exit_code,
             "reason": reason,

@@ -209,13 +209,23 @@ class Lost(_TrainerDecision):
 
 @dataclass(frozen=True, slots=True)
 class Ended(_TrainerDecision):
-    """A trainer's driver has ended it; `why` may be empty."""
+    """A trainer's driver has ended it, saved up to `step` (None: from before it was kept); `why` may be empty."""
 
     kind = "finished"
-    verb = Verb("has finished", "have finished")
 
     exit_code: int
     why: str
+    step: int | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether Slurm or the user ended its job."""
+        return self.why == changes.CANCELLED
+
+    @property
+    def verb(self) -> Verb:
+        """The verb: "has finished", unless it was cancelled."""
+        return Verb("was cancelled", "have been cancelled") if self.cancelled else Verb("has finished", "have finished")
 
 
 @dataclass(frozen=True, slots=True)

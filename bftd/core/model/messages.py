@@ -111,6 +111,8 @@ def _rest(decision: TrainerDecision) -> str:
             )
         case Saved():
             return f" to disk at step {decision.step}"
+        case Ended() if decision.cancelled:
+            return f" at step {decision.step}" if decision.step else ""
         case Ended():
             return f" with exit code {decision.exit_code}{_because(decision.why)}"
         case Waits() | Lost() | Cancelled():

@@ -9,20 +9,19 @@ from bftd.protocol.reports import ResizeReport
 from elastic.base.timing import SILENT_COST_S
 
 SILENT = (
-    "the script has told bftd of no step and saved nothing: every change of its nodes starts it again, from its own "
-    "last checkpoint if it looks for one when it starts, else from the beginning. With elastic.step() and "
-    "elastic.save(), or Horovod's elastic state, it loses nothing (see the users' guide); bftd changes its nodes rarely"
+    "no steps seen: each resize restarts your script, from its own last checkpoint if it looks for one, so bftd seldom "
+    "resizes it; add progress= to --elastic, or elastic.step() and elastic.save() (or Horovod's elastic state) to the "
+    "script"
 )
 
 UNSAVED = (
-    "the script tells bftd of its steps but saved nothing before this change of its nodes: it starts again, from its "
-    "own last checkpoint if it looks for one when it starts, else from the beginning; to lose nothing, call "
-    "elastic.save() whenever elastic.step() returns True (see the users' guide)"
+    "nothing saved: this resize restarts your script, from its own last checkpoint if it looks for one; to lose "
+    "nothing, call elastic.save() whenever elastic.step() returns True"
 )
 
 NOT_LOADED = (
-    "the script saves checkpoints and has not called elastic.load(): it begins anew at each change of its nodes, and "
-    "what it saves below the step that is kept is dropped; call elastic.load() when it starts, on every rank"
+    "no elastic.load() seen: each resize begins your script anew, and what it saves below the step that is kept is "
+    "dropped; call elastic.load() when it starts, on every rank"
 )
 
 _PAUSE_MOST_S = 60.0

@@ -24,6 +24,7 @@ RUNNING: dict[str, Any] = {"id": "7", "name": "a", "user": "ann", "state": "runn
         ({"state": "finished", "exit_code": 3, "expected_end_s": NOW_S + 60},
          {"state": "finished (3)", "nodes": "-", "left": "-", "ends": "-"}),
         ({"state": "finished"}, {"state": "lost"}),
+        ({"state": "finished", "exit_code": 143}, {"state": "cancelled"}),
     ],
 )  # fmt: skip
 def test_a_line_is_what_is_known_of_a_trainer(changes: dict[str, Any], shown: dict[str, str]) -> None:

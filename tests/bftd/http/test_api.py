@@ -134,7 +134,7 @@ async def test_a_driver_registers_waits_for_its_leases_works_and_finishes(served
     assert told["decisions"][0]["text"] == "train-a " + wording(
         "core.sentences.finished_because", exit_code=3, why="out of data"
     )
-    ended = {"kind": "finished", "who": "train-a", "exit_code": 3, "why": "out of data"}
+    ended = {"kind": "finished", "who": "train-a", "exit_code": 3, "why": "out of data", "step": 7}
     assert told["decisions"][0]["decision"] == ended
     assert set(seen["decisions"][-1]) == {"at_s", "trainer", "text"}
     assert told["trainer"]["exit_code"] == 3

@@ -132,7 +132,7 @@ def test_decisions_are_kept_as_sentences_by_trainer_and_events_have_a_tail(tmp_p
         "train-a " + wording("core.sentences.finished", exit_code=0),
     ]
     assert all("train-b" not in text for text in told)
-    ended = {"kind": "finished", "who": "train-a", "exit_code": 0, "why": ""}
+    ended = {"kind": "finished", "who": "train-a", "exit_code": 0, "why": "", "step": 0}
     assert service.ledger.decisions("1", 1)[0]["decision"] == ended
     assert len(service.ledger.decisions(None, 1)) == 1
     events = service.ledger.events(0, 1000)

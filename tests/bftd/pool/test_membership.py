@@ -43,7 +43,14 @@ def test_a_node_between_two_jobs_is_not_offered_until_it_stayed_idle_for_two_pol
     assert members(pool.see([node("n1", "IDLE", "COMPLETING")])) == set()
     view = pool.see([node("n1")])
     assert members(view) == set()
-    assert view.nodes["n1"].why == wording("pool.judgement.idle_too_short", idle_polls=1, debounce_polls=2)
+    assert view.nodes["n1"].why == wording("pool.judgement.idle_for_now")
+    assert members(pool.see([node("n1")])) == {"n1"}
+
+
+def test_a_node_says_after_how_many_polls_it_may_be_lent() -> None:
+    pool = Pool(PoolConfig(debounce_polls=3))
+    assert pool.see([node("n1")]).nodes["n1"].why == wording("pool.judgement.idle_for_polls", polls=2)
+    assert pool.see([node("n1")]).nodes["n1"].why == wording("pool.judgement.idle_for_now")
     assert members(pool.see([node("n1")])) == {"n1"}
 
 

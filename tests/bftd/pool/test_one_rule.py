@@ -42,7 +42,7 @@ HARVESTED = [item.name for item in NODES if PARTITION in item.partitions]
 PARTITIONS = [("batch",), ("gpu",), ("batch", "gpu"), (PARTITION,), (PARTITION, "batch"), ("fat",), (PARTITION, "fat")]
 # A pilot may be refused for its driver's sake alone, so what only the pool decides by must be told apart.
 POOLS_OWN = (
-    "is idle for ",
+    "is idle, may be lent ",
     "is planned for reservation ",
     "is draining",
     wording("pool.judgement.planned_some_time"),

@@ -105,7 +105,7 @@ def test_nodes_that_would_not_be_offered_anyway_do_not_count_as_spares() -> None
     pool.see([node("n1"), node("n3"), node("n4")])
     view = pool.see(IDLE[:4], [queued(pool, "n3", in_s=10)], quarantined={"n1": 2000.0})
     assert "quarantine" in view.nodes["n1"].why
-    assert view.nodes["n2"].why == wording("pool.judgement.idle_too_short", idle_polls=1, debounce_polls=2)
+    assert view.nodes["n2"].why == wording("pool.judgement.idle_for_now")
     assert "planned" in view.nodes["n3"].why
     assert spares(view) == {"n4"}
 

@@ -197,14 +197,9 @@ def test_the_status_counts_earmarks_in_a_line_where_there_are_any(fold: bool) ->
     shown = overview(core.state, core.time_s, "1.0", "live", [], [])
     text = drawn(folded(shown, Folds()) if fold else shown)
     assert "is left to " + wording("pool.judgement.job_that_can_start", job=4711) in text
-    made = (
-        wording("bftd.view.earmarked", jobs="1 job")
-        + wording("bftd.view.earmarks", now="", made="1 earmark", ends="")
-        + wording("bftd.view.outcomes", started=0, wasted=0, share="")
-    )
-    assert made in text
+    assert wording("bftd.view.earmarks", made=1, used=0) + wording("bftd.view.earmarks_now", jobs="1 job") in text
     core.pool("n1", "n2", "n3", over=[EarmarkOver(earmark, "no longer fits")], after_s=1.0)
     text = drawn(overview(core.state, core.time_s, "1.0", "live", [], []))
-    now = wording("bftd.view.earmarked", jobs="0 jobs")
-    assert wording("bftd.view.earmarks", now=now, made="1 earmark", ends="") in text
-    assert says(text, "bftd.view.outcomes", started=0, wasted=1, share=", 100% of 0.00 node-hours")
+    wasted = wording("bftd.view.earmarks_wasted", wasted=1, share="100%", node_hours="0.00")
+    assert wording("bftd.view.earmarks", made=1, used=0) + wasted in text
+    assert not says(text, "bftd.view.earmarks_now")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import re
 from typing import Any
 
 import click
@@ -92,10 +91,11 @@ def test_training_comes_first_then_what_is_held_and_what_held_nodes_do_that_do_n
         "pool": 20.0, "held": 18.0, "training": 12.0, "starting": 6.0, "resizing": 0.0
     }  # fmt: skip
     assert status["used_node_seconds"] == status["held_node_seconds"]
-    line = next(line for line in drawn(status).splitlines() if "node-seconds" in line)
-    assert re.findall(r"(\w+) (\d+)%", line) == [("training", "60"), ("held", "90"), ("starting", "30")]
+    shares = {"training": "60%", "starting": "30%"}
+    said = ", ".join(f"{what} {share}" for what, share in shares.items())
+    assert says(drawn(status), "bftd.view.used", held="90%", parts=said)
     older = {key: value for key, value in status.items() if key not in ("starting_node_seconds", "held_node_seconds")}
-    assert re.findall(r"(\w+) (\d+)%", drawn(older)) == [("training", "60"), ("held", "90")]
+    assert says(drawn(older), "bftd.view.used", held="90%", parts="training 60%")
 
 
 def test_names_with_markup_are_shown_as_they_are() -> None:

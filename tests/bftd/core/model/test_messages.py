@@ -41,6 +41,7 @@ from bftd.core.model.domain import Decided, PoolNode, PoolView, Settings, State
 from bftd.core.model.events import Configured, Event, Finished, PoolObserved, Registered
 from bftd.core.model.messages import sentence
 from bftd.core.step import fold
+from bftd.protocol import changes
 from bftd.protocol.changes import why_of
 from bftd.protocol.reports import CrashReport, NoteReport, SuspendReport
 from tests.bftd.builders import of, registration, reported
@@ -122,6 +123,12 @@ TRAINER_DECISIONS: list[tuple[Any, str, str]] = [
         "be lost: " + wording("core.observation.driver_gone"),
     ),
     (Ended("a", 0, ""), wording("core.sentences.finished", exit_code=0), "have finished with exit code 0"),
+    (
+        Ended("a", 143, changes.CANCELLED, 820),
+        wording("core.sentences.cancelled_at", step=820),
+        "have been cancelled at step 820",
+    ),
+    (Ended("a", 143, changes.CANCELLED, 0), "was cancelled", "have been cancelled"),
     (Cancelled("a", "it overstays"), "is cancelled: it overstays", "be cancelled: it overstays"),
 ]
 NOTICES: list[tuple[Any, str]] = [
