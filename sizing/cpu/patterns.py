@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+from collections.abc import Sequence
 from types import FrameType
 from typing import Literal
 
@@ -28,6 +29,9 @@ COUNT_MOST = 2**53
 
 _EXAMPLE = "--regex 'step (?P<step>[0-9]+)'"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_PRINTED = re.compile(r"[0-9][0-9,_]*(?![0-9,_]*[.%])")
+"""A whole number within a line: no part of a decimal one, and no percentage."""
+_LETTERS = re.compile(r"[^A-Za-z]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9][0-9,_]*)?\.?[0-9]+(?:[eE][+-]?[0-9]{1,3})?$|[0-9][0-9,_]*\.?$")
 
 
@@ -103,6 +107,45 @@ def number(text: str) -> float | None:
         return None
     value = float(text.replace(",", "").replace("_", ""))
     return value if 0 <= value < COUNT_MOST else None
+
+
+def suggested(lines: Sequence[str]) -> str:
+    """Return an expression for the step that a command prints: the first whole number that grows between lines alike.
+
+    Return "" if there is none: of the lines, the last are compared with those before that differ in numbers only.
+    """
+    lines = list(lines)
+    for place in range(len(lines) - 1, 0, -1):
+        line = lines[place]
+        alike = (each for each in reversed(lines[:place]) if _LETTERS.sub(" ", each) == _LETTERS.sub(" ", line))
+        if (before := next(alike, None)) is not None and (found := _grown(before, line)):
+            return found
+    return ""
+
+
+def _grown(before: str, line: str) -> str:
+    """Return an expression for the first whole number that is larger in a line than in the one before."""
+    earlier, later = ([found for found in _PRINTED.finditer(text) if _alone(text, found)] for text in (before, line))
+    if len(earlier) != len(later):
+        return ""
+    for was, now in zip(earlier, later, strict=True):
+        old, new = number(was[0]), number(now[0])
+        if old is None or new is None or new <= old:
+            continue
+        word = re.search(r"[A-Za-z_]+[^A-Za-z0-9]{0,3}$", line[: now.start()])
+        begins = re.escape(word[0]) if word else "" if line[: now.start()].strip() else "^"
+        ends = re.escape(line[now.end() : now.end() + 1].strip())
+        expression = f"{begins}(?P<step>[0-9][0-9,_]*){ends}".replace("\\ ", " ")
+        if (found := re.search(expression, line)) is not None and found["step"] == now[0]:
+            return expression
+    return ""
+
+
+def _alone(line: str, found: re.Match[str]) -> bool:
+    """Whether a whole number is not part of a decimal one, a word, a date or a time of day."""
+    return not (
+        re.search(r"[0-9A-Za-z_.,]$|[0-9][:-]$", line[: found.start()]) or re.match("[:-][0-9]", line[found.end() :])
+    )
 
 
 class OutputLines:

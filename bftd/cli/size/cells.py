@@ -11,6 +11,7 @@ import click
 from bftd.base.errors import BftError, UsageError
 from bftd.base.format import size
 from bftd.cli import common, options
+from bftd.cli.progress import meanwhile
 from bftd.cli.size.shared import size_options
 from sizing.model.graph import GRAPH_BATCH
 
@@ -131,7 +132,10 @@ def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, py
     if model is None:
         raise UsageError("name a model (MODULE.py:make_model), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257")
     try:
-        return graphing.graph(model, batch or GRAPH_BATCH, tp=tp, python=python, timeout_s=timeout_s)
+        return meanwhile(
+            f"tracing {model}",
+            lambda: graphing.graph(model, batch or GRAPH_BATCH, tp=tp, python=python, timeout_s=timeout_s),
+        )
     except Untraceable as error:
         raise BftError(f"{error}; give --config for a model by its sizes") from None
 

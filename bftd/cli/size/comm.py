@@ -13,6 +13,7 @@ import click
 
 from bftd.base.errors import UsageError
 from bftd.cli import common, options
+from bftd.cli.progress import meanwhile
 from bftd.cli.size.shared import inventory, size_options
 from bftd.config import configuration
 
@@ -89,8 +90,9 @@ def bench(
     from sizing.cells.comm.bench import bench as measured
     from sizing.cells.profiles import comm_tables
 
-    tables, notes = measured(
-        ranks, day=_today(), rounds=rounds, max_bytes=max_bytes, python=python, timeout_s=timeout_s
+    tables, notes = meanwhile(
+        "measuring",
+        lambda: measured(ranks, day=_today(), rounds=rounds, max_bytes=max_bytes, python=python, timeout_s=timeout_s),
     )
     cores = len(os.sched_getaffinity(0))
     if ranks > cores:

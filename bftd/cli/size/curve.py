@@ -20,6 +20,7 @@ import click
 
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
+from bftd.cli.progress import meanwhile
 from bftd.cli.size.shared import size_options
 
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ def curve(
     step.memory_bytes = memory_bytes
     step.original = Path(modules, step.path.name) if modules else None
     kinds = _classes_in(path) if path is not None else _classes_here(spec, config_path)
-    found, notes = estimated(step, spec, kinds, inventory.own_types(config_path))
+    own = inventory.own_types(config_path)
+    if background is None:
+        found, notes = meanwhile(f"estimating {script}", lambda: estimated(step, spec, kinds, own))
+    else:
+        found, notes = estimated(step, spec, kinds, own)
     if not found:
         raise BftError(f"no class of nodes can be estimated: {'; '.join(notes) or 'there is none'}")
     if as_json:

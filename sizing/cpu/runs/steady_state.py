@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sizing.base.errors import SizingError, UsageError
 from sizing.base.estimate import Estimate
-from sizing.cpu.patterns import COUNT_MOST, Group, OutputLines, Pattern
+from sizing.cpu.patterns import COUNT_MOST, Group, OutputLines, Pattern, suggested
 from sizing.cpu.runs.affinity import Kind
 from sizing.cpu.sensitivity.rates import Count, Seen, Steady, interval, steady
 
 Unit = Literal["samples/s", "steps/s", "as printed"]
 Phase = Literal["starting", "warming up", "measuring"]
 
+_RECENT = 20  # lines in which a step is looked for
 _APART_S = 0.01  # between entries of a series
 _FEW = 5  # number of blocks from which a rate of slow steps counts as steady
 _SHORT_S = 3.0  # training time from which the rate of a command that ended by itself counts
@@ -66,7 +69,10 @@ class ObservationLimits:
 
 @dataclass(frozen=True, slots=True)
 class PointProgress:
-    """The progress of a point: seconds since its start, of at most `of_s`, steps and the rate so far (None: none)."""
+    """The progress of a point: seconds since its start, of at most `of_s`, steps and the rate so far (None: none).
+
+    While no step is seen, `printed` is the last line of output, and `expression` what might find a step in such lines.
+    """
 
     cpus: int
     phase: Phase
@@ -74,6 +80,8 @@ class PointProgress:
     of_s: float
     steps: int = 0
     rate: float | None = None
+    printed: str = ""
+    expression: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +133,7 @@ class PointObserver:
         self._over_s = self._began_s
         self._first_s: float | None = None
         self._lines = OutputLines()
+        self._recent: deque[str] = deque(maxlen=_RECENT)
         self._group: Group = "samples"
         self._count = Count()
         self._seen: list[Seen] = []
@@ -144,6 +153,7 @@ class PointObserver:
         """Note the output and the guard's messages until now."""
         self._over_s = now_s
         for line in self._lines.feed(printed) if printed else ():
+            self._recent.append(line)
             if self._pattern is not None and (found := self._pattern.search(line)) is not None:
                 self._note(found[0], found[1], now_s)
         for each in said:
@@ -187,7 +197,10 @@ class PointObserver:
         if self._first_s is not None:
             phase = "warming up" if self._measuring_s is None else "measuring"
         rate = interval(self._steady.blocks)[0] if self._steady is not None else None
-        return PointProgress(self._cpus, phase, now_s - self._began_s, self._limits.timeout_s, len(self._seen), rate)
+        at = PointProgress(self._cpus, phase, now_s - self._began_s, self._limits.timeout_s, len(self._seen), rate)
+        if self._seen or not self._lines.last:
+            return at
+        return replace(at, printed=self._lines.last, expression=suggested(self._recent))
 
     # -- when it is over ---
 
@@ -348,6 +361,8 @@ class PointObserver:
                 ", step by step" if ended else " without a buffer (stdbuf -oL), or give a longer --timeout"
             )
         do = "another --regex" if self._pattern is not None else "--regex for such lines"
+        if expression := suggested(self._recent):
+            do = f"--regex {shlex.quote(expression)}"
         return (
             f"no throughput {when} on {self._on}: {wanted}{self._last()}: {do}, "
             f"elastic.step() in the script{'' if ended else ', or a longer --timeout'}; {self._see()}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from bftd.cli import progress
@@ -29,7 +31,22 @@ def test_a_piece_of_work_has_its_own_bar_from_its_beginning_to_its_end(
             tell(name, part)
         tell("tracing", 0.75)  # anew, and never ended
     assert capsys.readouterr().err.splitlines() == [
-        "bft: tracing: 0 %",
+        "bft: tracing: 0 s so far",
         "bft: reading: 25 %",
         "bft: tracing: 75 %",
     ]
+
+
+def test_work_that_does_not_say_how_far_it_is_shows_that_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PRINTED_AFTER_S", 0.0)
+
+    def work() -> int:
+        time.sleep(0.3)
+        return 7
+
+    assert progress.meanwhile("tracing", work) == 7
+    assert capsys.readouterr().err.splitlines() == ["bft: tracing: 0 s so far"]
+    with pytest.raises(ZeroDivisionError):
+        progress.meanwhile("tracing", lambda: 1 // 0)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sizing.base.errors import UsageError
-from sizing.cpu.patterns import OutputLines, Pattern, number, plain
+from sizing.cpu.patterns import OutputLines, Pattern, number, plain, suggested
 from tests.support.messages import excerpt, wording
 
 
@@ -95,3 +97,34 @@ def test_binary_output_is_text_that_a_terminal_can_be_given() -> None:
     said = plain(bytes(range(256)))
     assert said.isprintable()
     assert plain(b"\x1b]0;title\x07hello\x1b[2J") == "hello"
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "step"),
+    [
+        ("30160/100000 loss 0.1", "30170/100000 loss 0.2", 30170),
+        ("epoch 1 step 30 loss 0.5", "epoch 1 step 1,040 loss 0.4", 1040),
+        (" 30%|###   | 30/100 [00:10<00:20, 3.0it/s]", " 31%|####  | 31/100 [00:11<00:20, 3.1it/s]", 31),
+        ("[2024-01-01 10:00:01] iter: 5", "[2024-01-01 10:00:03] iter: 7", 7),
+        ("{'loss': 0.5, 'step': 10}", "{'loss': 0.4, 'step': 20}", 20),
+        ("(1) a 5", "(1) a 6", 6),
+        ("12", "13", 13),
+    ],
+)
+def test_an_expression_for_the_number_that_grows_is_suggested(before: str, line: str, step: int) -> None:
+    for said in ([before, line], [before, "saved", line], [before, line, "saved"]):
+        assert Pattern(suggested(said)).search(line) == ("step", step)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [[], ["starting"], ["loss 0.4", "loss 0.3"], ["step 5", "step 5"], ["10:00:01", "10:00:02"], ["a 1", "b 2"]],
+)
+def test_no_expression_is_suggested_where_no_count_grows(lines: list[str]) -> None:
+    assert suggested(lines) == ""
+
+
+@given(st.lists(st.text(alphabet="ab 01239.,:/%[(", max_size=12), max_size=5))
+def test_what_is_suggested_finds_a_step_in_a_line(lines: list[str]) -> None:
+    if expression := suggested(lines):
+        assert any(Pattern(expression).search(line) for line in lines)

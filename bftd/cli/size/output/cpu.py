@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _PLOT_WIDTH = 80  # for a file or a pipe
 _BAR_LEAST, _BAR_MOST = 8, 50
 _ROWS = 16
+_HINTED_S, _NOTED_S = 3.0, 15.0  # until a note that no step is seen: with an expression that would, and without
+_PRINTED_MOST = 80
 _UNSURE = 0.2  # relative width of a rate's interval: one so wide hides twice the difference that the search looks for
 _MARK = "  <- demand"
 
@@ -34,14 +37,27 @@ def progress(cost: ProfileCost) -> Iterator[tuple[Callable[[PointProgress, int],
     Yields two functions: one draws the bar, given the state of a run and the number of runs done; the other prints a
     line above it.
     """
-    with progress_bar("") as bar:
+    noted = False
+
+    with progress_bar("", lines=True) as bar:
 
         def tell(at: PointProgress, done: int) -> None:
+            nonlocal noted
+            if not noted and at.printed and at.elapsed_s >= (_HINTED_S if at.expression else _NOTED_S):
+                noted = True
+                click.echo(printable(unseen(at)), err=True)
             rate = "" if at.rate is None else f", {at.rate:.4g}/s"
             part = min(0.95, at.elapsed_s / max(1.0, cost.point_s))
             bar((done + part) / max(cost.points, done + 1), f"{cpus_in_words(at.cpus)}: {at.phase}{rate}")
 
         yield tell, lambda line: click.echo(printable(line), err=True)
+
+
+def unseen(at: PointProgress) -> str:
+    """Say that no step was seen so far, what was printed instead, and what would find a step in it."""
+    expression = shlex.quote(at.expression or "step (?P<step>[0-9]+)")
+    do = f"if that tells its steps, stop this and add --regex {expression}" + ("" if at.expression else " or the like")
+    return f"note: no step seen in {at.elapsed_s:.0f} s; it prints {at.printed[:_PRINTED_MOST]!r}: {do}"
 
 
 def point(result: PointResult, since_s: float) -> str:

@@ -32,7 +32,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     terminal = Terminal(monkeypatch, capsys, "size", "comm")
-    terminal.err_lines_most = 1
+    terminal.err_lines_most = 2  # that it goes on, and what is wrong
     return terminal
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bftd.base.errors import BftError
+from bftd.cli import progress
 from bftd.cli.size import cpu as size_cpu
 from bftd.cli.size.output import cpu as size_cpu_shown
 from bftd.cli.size.output import cpu_plot
@@ -104,6 +105,25 @@ def test_the_lines_come_last_and_can_be_pasted(bft: Made) -> None:
         f"#SBATCH --mem-per-gpu=22G  # {why}",
     ]
     assert "demand: 2 GPUs, each with 4 CPUs, 21.0 GiB" in ended.out
+
+
+def test_what_is_printed_instead_of_steps_is_said_once_with_an_expression_that_would_find_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "PRINTED_AFTER_S", 0.0)
+    with size_cpu_shown.progress(ProfileCost(2, 15.0, 0, 600.0)) as (tell, _):
+        for elapsed_s in (1.0, 4.0, 5.0):
+            tell(PointProgress(2, "starting", elapsed_s, 120.0, printed="at 5", expression="at (?P<step>[0-9]+)"), 0)
+    first, note = capsys.readouterr().err.splitlines()
+    assert first == "bft: 2 CPUs: starting: 3 %"
+    assert note == wording(
+        "cli.size_cpu_shown.unseen", elapsed_s=4, printed="at 5", do="add --regex 'at (?P<step>[0-9]+)'"
+    )
+    assert says(
+        size_cpu_shown.unseen(PointProgress(2, "starting", 15.0, 120.0, printed="x")),
+        "cli.size_cpu_shown.unseen",
+        printed="x",
+    )
 
 
 def test_what_it_costs_is_said_first_and_each_run_when_it_is_over_beside_the_result(bft: Made) -> None:

@@ -43,7 +43,7 @@ def test_a_trace_that_takes_a_while_is_told_of_beside_the_answer(
     monkeypatch.setattr(progress, "PRINTED_AFTER_S", 0.0)
     ended = bft("size", "mem", "train.py:make_step", "--json")
     assert ended.json["origin"] == "traced"
-    assert ended.err.splitlines() == ["bft: tracing train.py:make_step: 0 %"]
+    assert ended.err.splitlines() == ["bft: tracing train.py:make_step: 0 s so far"]
 
 
 def test_json_has_the_keys_that_are_promised(bft: SizeTerminal) -> None:

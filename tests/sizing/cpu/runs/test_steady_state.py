@@ -52,3 +52,18 @@ def test_regression_a_number_that_is_no_count_ended_in_a_traceback(wrong: dict[s
     watch = PointObserver(1, ObservationLimits(), None, "affinity", ["train"], "out")
     watch.take(b"", [{"op": "step", "at_s": 500.0, "step": 1, "samples": 16, **wrong}], 1.0)
     assert watch.progress(1.0).phase == "starting"
+
+
+def test_while_no_step_is_seen_the_progress_has_what_was_printed_and_what_would_find_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    watch = PointObserver(2, ObservationLimits(), None, "affinity", ["train"], "out")
+    watch.take(b"hello\n", [{"op": "began"}], 1.0)
+    assert (watch.progress(1.0).printed, watch.progress(1.0).expression) == ("hello", "")
+    watch.take(b"at 10 of 90\nat 20 of 90\n", [], 2.0)
+    at = watch.progress(2.0)
+    assert (at.printed, at.expression) == ("at 20 of 90", "at (?P<step>[0-9][0-9,_]*)")
+    assert at.expression in watch._too_little(ended=False)
+    watch.take(b"", [{"op": "step", "at_s": 3.0, "step": 1, "samples": 4}], 3.0)
+    assert watch.progress(3.0).printed == ""
