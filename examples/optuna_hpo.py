@@ -25,6 +25,7 @@ import json
 import math
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,9 +46,13 @@ except ImportError as error:
     raise SystemExit(f"optuna_hpo.py needs Optuna: pip install optuna ({error})") from None
 
 TRAIN = Path(__file__).resolve().with_name("train_trial.py")
+CLEARED = "\r\x1b[K"
+"""Clears the line of a terminal."""
 POLL_S = 2.0
 TRIES_S = (1.0, 5.0, 20.0, 60.0)
 """Between two tries to submit; the last is the longest."""
+LIVE_S = 600.0
+"""Between two lines on how far the study is, where its output is no terminal; on one, a line below the log is kept."""
 STATUS_S = 15.0
 """Between two looks at how often trials were suspended: that is only told, and a large machine's status is long."""
 # Slurm ended these jobs, and not for what their script did: they go on in another job, so often at most.
@@ -119,6 +124,7 @@ class Running:
         self.trial = trial
         self.folder = folder
         self.reported = 0
+        self.state = "waiting"
         self._read = 0
 
     @property
@@ -167,6 +173,7 @@ class Hpo:
         self.running: dict[int, Running] = {}
         self.stop = threading.Event()
         self._looked_s = -STATUS_S
+        self._began_s = self._live_s = time.monotonic()
         self._taken = False
         if "token" not in study.user_attrs:  # jobs of a study of the same name in another folder are not its own
             study.set_user_attr("token", uuid.uuid4().hex[:8])
@@ -207,6 +214,29 @@ class Hpo:
                 raise
             except SlurmError as error:
                 say(f"{error}; trying again")
+            self.live()
+
+    def live(self) -> None:
+        """Tells how far the study is: on a terminal in a line below the log, elsewhere now and then in the log."""
+        if sys.stdout.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            print(f"{CLEARED}{self.progress()[:width]}", end="", flush=True)
+        elif time.monotonic() - self._live_s >= LIVE_S:
+            self._live_s = time.monotonic()
+            say(self.progress())
+
+    def progress(self) -> str:
+        """How many trials are done, run and wait, the best so far, and for how long this process has run."""
+        trials = self.study.get_trials(deepcopy=False)
+        done = sum(trial.state.is_finished() for trial in trials)
+        running = sum(one.state == "running" for one in self.running.values())
+        parts = [f"{done}/{max(len(trials), self.options.trials)} trials done", f"{running} running"]
+        parts += [f"{len(self.running) - running} waiting"]
+        finished = [trial for trial in trials if trial.state == TrialState.COMPLETE and trial.value is not None]
+        if best := min(finished, key=lambda trial: float(trial.value or 0.0), default=None):
+            parts += [f"best {best.value:.4f} (trial {best.number})"]
+        minutes, seconds = divmod(int(time.monotonic() - self._began_s), 60)
+        return ", ".join([*parts, f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"])
 
     def left(self) -> int:
         """How many trials are still to be asked for."""
@@ -223,6 +253,7 @@ class Hpo:
             if item := told.get(str(one.job)):
                 before = one.trial.user_attrs.get("suspends_before", 0)
                 one.note(suspends=before + item["suspends"], resizes=item["resizes"])
+                one.state = item["state"]
             news, state = one.report(), known.get(str(one.job), ("", ""))[0]
             noted = one.trial.user_attrs
             if state in ("COMPLETED", "") and (value := one.result()) is not None:
@@ -363,7 +394,7 @@ def arguments_of(trial: Trial | FrozenTrial) -> str:
 
 def say(text: str) -> None:
     """One line of the study's own log."""
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+    print(f"{CLEARED * sys.stdout.isatty()}{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def at_least_one(text: str) -> int:
@@ -468,7 +499,7 @@ def studied(options: argparse.Namespace) -> int:
             hpo.close()
         else:
             hpo.leave()
-    print(summary(hpo.study))
+    print(f"{CLEARED * sys.stdout.isatty()}{summary(hpo.study)}")
     return 130 if hpo.stop.is_set() else 0
 
 

@@ -176,3 +176,34 @@ def test_regression_options_that_make_no_sense_did_nothing_or_ended_in_a_traceba
         begin(*words)
     assert ended.value.code == 2
     assert not (tmp_path / "study").exists()
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_how_far_a_study_is_stands_below_its_log_on_a_terminal_and_in_it_now_and_then_elsewhere(
+    terminal: bool,
+    study: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    one = hpo(study, tmp_path / "study", monkeypatch, "--trials=5")
+    for value in (0.5, 0.25):
+        one.study.tell(one.study.ask(), value)
+    for number, state in ((2, "running"), (3, "suspended")):
+        one.running[number] = study["Running"](one.study.ask(), one.folder_of(number))
+        one.running[number].state = state
+    said = "2/5 trials done, 1 running, 1 waiting, best 0.2500 (trial 1), 0:00:0"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    one.live()
+    out = capsys.readouterr().out
+    if terminal:
+        assert out == f"\r\x1b[K{said}"[: 39 + len("\r\x1b[K")]
+        study["say"]("trial 9 is job 7")
+        assert capsys.readouterr().out.startswith("\r\x1b[K")
+    else:
+        assert out == ""
+        one._live_s -= study["LIVE_S"]
+        one.live()
+        one.live()
+        assert capsys.readouterr().out.count(said) == 1
