@@ -56,7 +56,11 @@ def asked(step: str | None, text: str | None, precision: str = "") -> ModelReque
             "name a training step (MODULE.py:make_step), or give --config gpt:h=1024,l=24,a=16,s=1024,V=50257"
         )
     if step is not None and not re.fullmatch(r".+\.py:[A-Za-z_]\w*", step):
-        raise UsageError(f"{step}: name a file and its function, for example train.py:make_step")
+        example = f"{step}:make_step" if step.endswith(".py") else "train.py:make_step"
+        raise UsageError(
+            f"{step}: name a file and the function in it that makes a training step, for example {example} "
+            "(`bft size fit --help` shows one)"
+        )
     if text is None:
         return ModelRequest(step, None, None)
     model = _model(text)

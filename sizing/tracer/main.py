@@ -139,6 +139,12 @@ def made(request: dict[str, Any]) -> Any:
     name = request["function"]
     make_step = load(request["path"], name)
     sizes = {size: request[size] for size in request["takes"]}
+    if isinstance(make_step, type):
+        raise Refusal(
+            f"{name} is a class: name a function def make_step(batch_size) that makes a {name} and returns a function "
+            "that does one training step (`bft size fit --help` shows one)",
+            True,
+        )
     try:
         inspect.signature(make_step).bind(request["batch"], **sizes)
     except TypeError as error:
@@ -152,9 +158,26 @@ def made(request: dict[str, Any]) -> Any:
         return user_model.training_step(
             step, name, on_gpu=request.get("target") == "cuda", replicas=request.get("dp", 1)
         )
-    if not callable(step):
-        raise Refusal(f"{name} returned {type(step).__name__}: return a function that does one training step", True)
+    if not callable(step) or not _needs_nothing(step):
+        raise Refusal(
+            f"{name} returned {type(step).__name__}: return a function without arguments that does one training step "
+            "(`bft size fit --help` shows one)",
+            True,
+        )
     return step
+
+
+def _needs_nothing(step: Any) -> bool:
+    """Whether a step can be called without arguments, as far as can be seen."""
+    import torch
+
+    try:
+        inspect.signature(step.forward if isinstance(step, torch.nn.Module) else step).bind()
+    except TypeError:
+        return False
+    except ValueError:  # a function of C that does not tell what it takes
+        return True
+    return True
 
 
 def main(request: dict[str, Any], reply: int) -> None:

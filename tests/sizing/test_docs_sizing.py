@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from bftd.cli.size.shared import size_options
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel, RankBatch
 from sizing.model.child import tracing
@@ -38,6 +40,18 @@ def test_a_step_of_the_page_is_traced(tmp_path: Path, at: int, parallel: Paralle
     whole = 2 * 512 * 2048 * (1 if at == 0 else 4) * 12
     # weights and two moments, of which FSDP leaves a rank its part
     assert whole / parallel.fsdp <= state < 1.1 * whole / parallel.fsdp
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
+def test_the_step_of_the_help_is_traced_and_fits_80_columns(tmp_path: Path) -> None:
+    (lines,) = re.findall("\x08\n(.*?)\n\n", size_options.STEP, re.DOTALL)
+    assert max(map(len, lines.splitlines())) + 2 <= 78
+    net = "import torch\n\n\ndef Net():\n    return torch.nn.Linear(512, 16)\n\n\n"
+    (tmp_path / "step.py").write_text(net + textwrap.dedent(lines))
+    trace = tracing.trace(f"{tmp_path}/step.py:make_step", 8, Parallel(), python=sys.executable)
+    assert trace.parameters == 513 * 16
 
 
 def test_the_calls_of_the_page_print_what_it_says(

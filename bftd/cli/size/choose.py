@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sizing.choice.ranking import By
 
 
-@click.command()
+@click.command(epilog=size_options.STEP)
 @click.argument("step", required=False, metavar="[MODULE.py:make_model]")
 @size_options.model_sizes
 @click.option("--steps", type=int, required=True, metavar="N", help="Training steps of the job.")

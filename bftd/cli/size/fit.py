@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _PLANS_MOST = 200  # in JSON, besides the best of each partition and type
 
 
-@click.command()
+@click.command(epilog=size_options.STEP)
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
 @size_options.model_sizes
 @size_options.global_batch

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sizing.model.trace import Target
 
 
-@click.command()
+@click.command(epilog=size_options.STEP)
 @click.argument("step", required=False, metavar="[MODULE.py:make_step]")
 @size_options.model_sizes
 @click.option("--global-batch", type=int, metavar="B", help="Samples of a step on all GPUs; default: 1 for each.")

@@ -45,6 +45,8 @@ def load(request: Mapping[str, Any], device: str | None = None) -> BuiltModel:
     name, keywords = request["function"], {}
     if takes_tp(make):
         keywords["tp"] = tp
+    if isinstance(make, type):
+        raise Refusal(f"{name} is a class: name a function that makes it, def make_model(batch_size, *, tp=1)", True)
     try:
         inspect.signature(make).bind(request["batch"], **keywords)
     except TypeError as error:

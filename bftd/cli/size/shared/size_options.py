@@ -32,6 +32,20 @@ asks_start = click.option(
     "--start/--no-start", "asks_start", default=True, help="Ask Slurm when the best could start (default)."
 )
 
+# Below the help of commands that trace a step.
+STEP = """
+make_step(batch_size) is a function of your script. It builds the model, the optimizer and a batch of one GPU, and
+returns a function that does one training step:
+
+\b
+  def make_step(batch_size):
+      model, x = Net().cuda(), torch.randn(batch_size, 512, device="cuda")
+      optimizer = torch.optim.AdamW(model.parameters())
+      return lambda: (model(x).sum().backward(), optimizer.step())
+
+docs/howto/size.md has longer ones.
+"""
+
 
 def refuse_untraced(step: str | None, *names: str) -> None:
     """Raise UsageError for options of a trace, also those with these `names`, where no step is traced."""

@@ -214,6 +214,14 @@ def make_model({given}):
 """
 
 
+def test_a_class_is_no_function_that_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(BROKEN.format(forward="x", given="batch_size", first="pass", returned="1"))
+    with pytest.raises(UsageError) as caught:
+        read("Net", path=path)
+    assert says(str(caught.value), "sizing.graphs.is_a_class", name="Net")
+
+
 @pytest.mark.parametrize(
     ("changed", "kind", "words"),
     [

@@ -253,6 +253,12 @@ def test_a_step_that_ends_its_process_is_refused(tmp_path: Path, middle: str, sa
         ("def other(batch_size): pass", "has no function make_step"),
         ("def make_step(): pass", excerpt("sizing.model_main.not_callable")),
         ("def make_step(batch_size): return 3", excerpt("sizing.model_main.not_a_step", name2="int")),
+        ("def make_step(batch_size): return lambda batch: None", excerpt("sizing.model_main.not_a_step")),
+        (
+            "from torch.nn import Linear\ndef make_step(batch_size): return Linear(2, 2)",
+            excerpt("sizing.model_main.not_a_step", name2="Linear"),
+        ),
+        ("class make_step:\n    def __init__(self, sizes): pass", excerpt("sizing.model_main.is_a_class")),
         ("def make_step(batch_size) return 3", "is no Python"),
     ],
 )
