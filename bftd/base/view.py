@@ -81,6 +81,35 @@ def shown(fields: Iterable[str], lines: Sequence[TrainerLine], rare: Sequence[st
     return [name for name in fields if name not in rare or name in known]
 
 
+def node_lines(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield what an answer of `GET /v1/nodes/{name}/explain` says of a node and of its lease among `leases`."""
+    kind = f", {node['class']}" if node["class"] else ""
+    pool = "in the pool" if node["in_pool"] else "not in the pool"
+    yield f"{name} ({node['state']}{kind}) is {pool}: {node['why']}"
+    if node["window_s"] is not None:
+        yield f"Slurm plans to use it in {node['window_s']:.0f} s"
+    if node["trainer"]:
+        known = next((lease for lease in leases if lease["lease"] and lease["lease"] == node["lease"]), None)
+        whose = "" if known is None or not known["user"] else f" ({known['name']}) of {known['user']}"
+        whom = f"{node['trainer']}{whose}"
+        yield (
+            f"asked back from {whom}" if node["lease_state"] == "revoked" else f"lent to {whom}: {node['lease_state']}"
+        )
+    if job := node.get("co_located", node.get("beside")):  # daemons of 0.1 send beside
+        yield f"job {job} runs on a part of it"
+    if node["earmark"] is not None:
+        job = f"job {node['earmark']['job']}" if node["earmark"]["job"] else "a job"
+        yield f"earmarked for {job} since {format.moment(node['earmark']['since_s'])}"
+    yield from (text for text in node["paused"] if text not in node["why"])
+    if node["quarantined_until_s"] is not None:
+        yield f"in quarantine until {format.moment(node['quarantined_until_s'])}: workers crashed there"
+    elif node["failures"]:
+        yield f"workers crashed there lately, in {format.counted(node['failures'], 'pilot')}"
+    if node["left_out_until_s"] is not None:
+        whom = f" to {node['left_out_for']}" if node["left_out_for"] else ""
+        yield f"not lent{whom} until {format.moment(node['left_out_until_s'])}: it refused pilots"
+
+
 def snapshot_age(age_s: float | None) -> str:
     """Return the age of the daemon's snapshot of Slurm."""
     return f"snapshot {'none yet' if age_s is None else f'{age_s:.1f} s old'}"

@@ -48,6 +48,8 @@ class Route:
 WEB_ROUTES = (
     Route("GET", "/", web_handlers.page, PAGE_UNITS),
     Route("HEAD", "/", web_handlers.page, PAGE_UNITS),
+    Route("GET", "/trainers/{id}", web_handlers.trainer, OVERVIEW_UNITS),
+    Route("GET", "/nodes/{name}", web_handlers.node, OVERVIEW_UNITS),
     Route("GET", "/metrics", metrics.metrics, METRICS_UNITS),
 )
 ROUTES = (

@@ -227,8 +227,8 @@ class Service:
         self.apply(happening.ClockSet(now_s, by_s))
 
     def windows(self) -> tuple[RollingPeriod, ...]:
-        """Return the windows of the last hour, day and week as of a minute ago; () while they are not known."""
-        return self.history.windows
+        """Return the windows of the last hour, day and week, up to a minute old; () while they are not known."""
+        return self.history.windows(self.state.usage)
 
     def job_user(self, job_id: str) -> str | None:
         """Return the user of a job, None if the last snapshot does not have it."""
@@ -264,7 +264,7 @@ class Service:
         state, now_s, give_backs_s = self.state, self.now(), tuple(self._give_backs_s)
         settings = {
             "tuned": status.tuned(self._tuned, self.config),
-            "windows": [window.to_json() for window in self.history.windows],
+            "windows": [window.to_json() for window in self.windows()],
         }
         more = self.condition() | settings
         return lambda: status.overview(state, now_s, version, self.mode, decisions, give_backs_s) | more

@@ -1,27 +1,23 @@
-"""Charts by pygal, stripped of what the page has already: no ids, no scripts, no styles, whole pixels."""
+"""Charts as SVG: what is counted or averaged over a step of time is drawn as a step, and a gap is a gap."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 from bftd.web.html import text
 from bftd.web.series import Picture
 
-_NUMBER = re.compile(r"-?\d+\.\d+")
-_PLOT = re.compile(r'<g transform="translate\((\d+), (\d+)\)" class="plot">(.*?)</g><g class="titles"', re.S)
-_DROPPED = re.compile(r"<title>[^<]*</title>|<rect [^>]*/>|<g class=\"series [^\"]*\" />")
-# A line over a range larger than this is hard to read on a linear axis.
+# Values that lie further apart than this are hard to read on a linear axis.
 _LOGARITHMIC_FROM = 30.0
-# pygal leaves 1/52 of its plot empty on each side of the first and the last value.
-_FREE = 1 / 52
-# More steps than this cannot be told apart on a phone.
-_FINE = 100
-# The right margin, since half of the last time label stands beyond the last value.
-_RIGHT = 20
+# Space around the plot. Half of the last time label stands beyond the last value.
+_TOP, _RIGHT = 10, 22
+# Values beyond an axis by this part of a step still end there: they are rounded.
+_EXACT = 0.01
+# Width of a character, in parts of the font size.
+_CHARACTER = 0.62
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,94 +31,151 @@ class DrawingSize:
     ticks: int
 
 
-LARGE = (DrawingSize("big", 1160, 300, 13, 13), DrawingSize("small", 360, 240, 12, 4))
-FLAT = (DrawingSize("big", 1160, 190, 13, 13), DrawingSize("small", 360, 170, 12, 4))
-SMALL = (DrawingSize("big", 640, 240, 13, 7), DrawingSize("small", 360, 200, 12, 4))
+LARGE = (DrawingSize("big", 1160, 300, 13, 13), DrawingSize("small", 360, 240, 12, 5))
+FLAT = (DrawingSize("big", 1160, 200, 13, 13), DrawingSize("small", 360, 180, 12, 5))
+SMALL = (DrawingSize("big", 640, 240, 13, 7), DrawingSize("small", 360, 200, 12, 5))
 
 
 def areas(picture: Picture, sizes: Sequence[DrawingSize], about: str) -> str:
-    """Draw stacked areas, one drawing for each size of screen; screen readers read `about`."""
-    tops = [
-        sum(values) for values in zip(*([value or 0 for value in each.values] for each in picture.series), strict=True)
-    ]
-    top = max(tops, default=0)
-    scale = _scale(top, 3 if sizes is FLAT else 5)
-    return "".join(_drawn(picture, size, about, _Axis(scale, 1.02 * top or 1.0), filled=True) for size in sizes)
+    """Draw numbers of nodes as areas upon each other, one drawing for each size of screen.
+
+    Screen readers read `about`.
+    """
+    heights = zip(*(each.values for each in picture.series), strict=True)
+    axis = _linear(max((sum(value or 0 for value in values) for values in heights), default=0), whole=True)
+    return "".join(_drawing(picture, size, about, axis, "areas", _stacked) for size in sizes)
 
 
 def lines(
-    picture: Picture, sizes: Sequence[DrawingSize], about: str, most: float | None = None, decades: bool = False
+    picture: Picture, sizes: Sequence[DrawingSize], about: str, *, whole: bool = False, decades: bool = False
 ) -> str:
-    """Draw lines that break at gaps; with `decades` on a logarithmic axis if the values are far apart.
+    """Draw lines that break at gaps; `whole` says that the values are counts.
 
-    The axis ends at `most`, if given.
+    With `decades` the axis is logarithmic if the values are far apart.
     """
     values = [value for each in picture.series for value in each.values if value is not None]
     low, high = min((value for value in values if value > 0), default=1.0), max(values, default=0)
     if decades and 0 not in values and high / low > _LOGARITHMIC_FROM:
-        scale = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
-        axis = _Axis(scale, scale[-1], logarithmic=True)
+        axis = _Axis([10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)])
     else:
-        axis = _Axis(_scale(most or high), most or 1.05 * high or 1.0)
-    return "".join(_drawn(picture, size, about, axis) for size in sizes)
+        axis = _linear(high, whole)
+    return "".join(_drawing(picture, size, about, axis, "lines", _lined) for size in sizes)
+
+
+def shares(picture: Picture, sizes: Sequence[DrawingSize], about: str) -> str:
+    """Draw parts of a whole in percent, each series before the ones it is part of."""
+    axis = _Axis([0.0, 25.0, 50.0, 75.0, 100.0])
+    return "".join(_drawing(picture, size, about, axis, "areas", _overlaid) for size in sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """The values with a grid line, up to `top`, where the axis ends."""
+    """The values with a grid line: the axis begins at the first and ends at the last. It is logarithmic without a 0."""
 
     scale: Sequence[float]
-    top: float
-    logarithmic: bool = False
+
+    def part(self, value: float) -> float:
+        """Return where on the axis a value lies: 0 at its begin, 1 at its end."""
+        if self.scale[0] > 0:
+            low, high, value = (math.log10(each) for each in (self.scale[0], self.scale[-1], value))
+        else:
+            low, high = self.scale[0], self.scale[-1]
+        return (value - low) / (high - low)
 
 
-def _drawn(picture: Picture, size: DrawingSize, about: str, axis: _Axis, filled: bool = False) -> str:
-    import pygal  # slow to import, and needed only by the thread that renders pages
+_Paths = Callable[[Picture, Sequence[int], Callable[[float], int]], list[tuple[str, str]]]
 
-    kind = pygal.StackedLine if filled else pygal.Line
-    if size.role == "small" and len(picture.times_s) > _FINE:
-        picture = picture.coarse()
-    style = pygal.style.Style(label_font_size=size.letters, major_label_font_size=size.letters)
-    ticks = picture.ticks(size.ticks)
-    chart: Any = kind(
-        width=size.width, height=size.height, style=style, css=[], js=[], no_prefix=True, margin=4, margin_top=10,
-        margin_right=_RIGHT,
-        fill=filled, show_dots=False, show_legend=False, allow_interruptions=not filled, logarithmic=axis.logarithmic,
-        show_minor_x_labels=False, truncate_label=-1, y_labels=[value for value in axis.scale if value <= axis.top],
-        range=(axis.scale[0], axis.top),
-        formatter=_figure,
-    )  # fmt: skip
-    # pygal identifies major labels by their text: the others have none
-    chart.x_labels = [ticks.get(at, "") for at in range(len(picture.times_s))]
-    chart.x_labels_major = [label for label in ticks.values() if label]
-    for each in picture.series:
-        chart.add(each.name, [each.values[at] for at in range(len(picture.times_s))])
-    drawn = _PLOT.search(chart.render(is_unicode=True))
-    if drawn is None:
-        return ""
-    left, top, plot = int(drawn[1]), int(drawn[2]), _DROPPED.sub("", drawn[3])
-    for at, each in enumerate(picture.series):
-        plot = plot.replace(f'class="series serie-{at} color-{at}"', f'class="{each.role}"', 1)
-    plot = plot.replace(' class="line reactive nofill"', "").replace(' class="line reactive"', "")
-    plot = plot.replace(' class=""', "").replace(' class="major"', "").replace(" always_show", "")
-    plot = _NUMBER.sub(lambda found: f"{float(found[0]):.0f}", plot)
-    inner = size.width - left - _RIGHT
-    ends = f"{left + inner * _FREE:.0f},{left + inner * (1 - _FREE):.0f}"
+
+def _drawing(picture: Picture, size: DrawingSize, about: str, axis: _Axis, kind: str, paths: _Paths) -> str:
+    labels = [_figure(value) for value in axis.scale]
+    left = round(_CHARACTER * size.letters * max(map(len, labels))) + 10
+    bottom = size.height - 2 * size.letters
+    width, height = size.width - left - _RIGHT, bottom - _TOP
+
+    def x(at_s: float) -> float:
+        return left + width * (at_s - picture.since_s) / (picture.until_s - picture.since_s)
+
+    def y(value: float) -> int:
+        return round(bottom - height * axis.part(value))
+
+    grid = "".join(
+        f'<path d="M{left},{y(value)}h{width}"/><text x={left - 6} y={y(value) + size.letters // 3}>{label}</text>'
+        for value, label in zip(axis.scale, labels, strict=True)
+    )
+    ticks = [(round(x(at_s)), label) for at_s, label in picture.ticks(size.ticks)]
+    times = "".join(
+        f'<path d="M{at},{bottom}v4"/><text x={at} y={bottom + size.letters + 5}>{label}</text>' for at, label in ticks
+    )
+    edges = [round(x(at_s)) for at_s in picture.starts_s] + [size.width - _RIGHT]
+    drawn = "".join(f'<path class={role} d="{path}"/>' for role, path in paths(picture, edges, y))
+    step = x(picture.since_s + picture.step_s) - left
     return (
         f'<svg class={size.role} viewBox="0 0 {size.width} {size.height}" role=img aria-label="{text(about)}" '
-        f'data-ends="{ends}"><g class="{"areas" if filled else "lines"}" transform="translate({left},{top})">'
-        f"{plot}</g></svg>"
+        f'data-steps="{left},{step:.3f}"><g class="axis y">{grid}</g><g class={kind}>{drawn}</g>'
+        f'<g class="axis x">{times}</g></svg>'
     )
 
 
-def _scale(most: float, steps: int = 5) -> list[float]:
-    """Return about `steps` round values from 0 to at least `most`."""
-    rough = max(most, 1e-9) / steps
+def _stacked(picture: Picture, edges: Sequence[int], y: Callable[[float], int]) -> list[tuple[str, str]]:
+    """Return each series as an area upon those before it."""
+    base = [0.0] * (len(edges) - 1)
+    found = []
+    for each in picture.series:
+        top = [low + (value or 0) for low, value in zip(base, each.values, strict=True)]
+        found.append((each.role, _area([y(value) for value in base], [y(value) for value in top], edges)))
+        base = top
+    return [(role, path) for role, path in found if path]
+
+
+def _overlaid(picture: Picture, edges: Sequence[int], y: Callable[[float], int]) -> list[tuple[str, str]]:
+    """Return each series as an area from 0 on."""
+    base = [y(0)] * (len(edges) - 1)
+    return [(each.role, _area(base, [y(value or 0) for value in each.values], edges)) for each in picture.series]
+
+
+def _area(low: Sequence[int], high: Sequence[int], edges: Sequence[int]) -> str:
+    """Return the outline of an area between two stepped edges; it has a part for each time in which it has a height."""
+    path = ""
+    for begin, end in _runs([one != other for one, other in zip(low, high, strict=True)]):
+        there, back = _steps(high, edges, range(begin, end)), _steps(low, edges, range(end - 1, begin - 1, -1))
+        path += f"M{there}L{back}z"
+    return path
+
+
+def _lined(picture: Picture, edges: Sequence[int], y: Callable[[float], int]) -> list[tuple[str, str]]:
+    """Return each series as a line with a step wherever its value changes."""
+    found = []
+    for each in picture.series:
+        heights = [0 if value is None else y(value) for value in each.values]
+        runs = _runs([value is not None for value in each.values])
+        found.append((each.role, "".join(f"M{_steps(heights, edges, range(*run))}" for run in runs)))
+    return found
+
+
+def _runs(known: Sequence[bool]) -> list[tuple[int, int]]:
+    """Return begin and end of each run of true values."""
+    changes = [at for at in range(len(known) + 1) if (at and known[at - 1]) != (at < len(known) and known[at])]
+    return list(zip(changes[::2], changes[1::2], strict=True))
+
+
+def _steps(heights: Sequence[int], edges: Sequence[int], run: range) -> str:
+    """Return the corners of a stepped edge in the order of `run`; a level part has none within."""
+    from_, to = (0, 1) if run.step > 0 else (1, 0)
+    path = f"{edges[run[0] + from_]},{heights[run[0]]}"
+    for before, at in pairwise(run):
+        if heights[at] != heights[before]:
+            path += f"H{edges[at + from_]}V{heights[at]}"
+    return f"{path}H{edges[run[-1] + to]}"
+
+
+def _linear(most: float, whole: bool) -> _Axis:
+    """Return an axis from 0 to at least `most` with about five round steps, of `whole` numbers if so."""
+    rough = max(most, 1.0 if whole else 1e-9) / 5
     base = 10.0 ** math.floor(math.log10(rough))
-    step = next(base * nice for nice in (1, 2, 2.5, 5, 10) if base * nice >= rough)
-    if most >= 1 and step < 1:
-        step = 1.0  # there are no half nodes
-    return [at * step for at in range(math.ceil(max(most, 1e-9) / step - 1e-9) + 1)]
+    step = next(base * nice for nice in (1, 2, 2.5, 5, 10) if base * nice >= rough * (1 - 1e-9))
+    if whole:
+        step = float(math.ceil(step))
+    return _Axis([at * step for at in range(max(1, math.ceil(most / step - _EXACT)) + 1)])
 
 
 def _figure(value: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from urllib.parse import quote
 
 from bftd.protocol.fields import printable
 
@@ -16,6 +17,11 @@ def text(value: object) -> str:
 def cut(nodes: str, most: int = 60) -> str:
     """Shorten a folded set of nodes if it is long."""
     return nodes if len(nodes) <= most else nodes[: nodes.rfind(",", 0, most) if "," in nodes[:most] else most] + ",…"
+
+
+def link(kind: str, name: str, shown: str = "") -> str:
+    """Return a link to the page of a trainer or a node: `kind` is "trainers" or "nodes"."""
+    return f'<a href="/{kind}/{quote(printable(name), safe="")}">{text(shown or name)}</a>'
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:

@@ -77,9 +77,9 @@
       if (!(at >= 0 && at < rows.length)) { delete plot.dataset.at; said.textContent = ""; return; }
       plot.dataset.at = at;
       for (const svg of plot.querySelectorAll("svg")) {
-        const [from, to] = svg.dataset.ends.split(",").map(Number);
-        const x = from + (to - from) * at / Math.max(1, rows.length - 1), line = document.createElementNS(SVG, "line");
-        for (const [name, value] of [["x1", x], ["x2", x], ["y1", 10], ["y2", svg.viewBox.baseVal.height - 24]]) line.setAttribute(name, value);
+        const [left, step] = svg.dataset.steps.split(",").map(Number), x = left + step * (at + 0.5);
+        const line = document.createElementNS(SVG, "line");
+        for (const [name, value] of [["x1", x], ["x2", x], ["y1", 10], ["y2", svg.viewBox.baseVal.height - 26]]) line.setAttribute(name, value);
         line.setAttribute("class", "cursor");
         svg.append(line);
       }
@@ -88,8 +88,8 @@
     };
     plot.addEventListener("pointermove", (event) => {
       const svg = [...plot.querySelectorAll("svg")].find((each) => each.getClientRects().length), box = svg.getBoundingClientRect();
-      const [from, to] = svg.dataset.ends.split(",").map(Number), x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
-      plot.show(Math.min(rows.length - 1, Math.max(0, Math.round((x - from) / (to - from) * (rows.length - 1)))));
+      const [left, step] = svg.dataset.steps.split(",").map(Number), x = (event.clientX - box.left) * svg.viewBox.baseVal.width / box.width;
+      plot.show(Math.min(rows.length - 1, Math.max(0, Math.floor((x - left) / step))));
     });
     plot.addEventListener("pointerleave", () => { if (document.activeElement !== plot) plot.show(-1); });
     plot.addEventListener("focus", () => { if (plot.dataset.at === undefined) plot.show(rows.length - 1); });

@@ -84,42 +84,51 @@ class PageData:
 
 def render(shown: PageData) -> bytes:
     """Return the page as UTF-8."""
-    title = f"bftd · {text(shown.place)}"
-    head = (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f'<title>{title}</title><link rel="icon" href="{_ICON}"><style>{STYLE}</style>'
-        f'<noscript><meta http-equiv="refresh" content="{_AGAIN_S}"></noscript></head>'
-    )
-    return f"{head}<body>{_body(shown)}<script>{SCRIPT}</script></body></html>\n".encode()
-
-
-def _body(shown: PageData) -> str:
-    zone = time.strftime("%Z", time.localtime(shown.status["time_s"]))
     status, past, hours = shown.status, shown.past, shown.hours
     states = Counter[str]()
     for group in shown.groups:
         states[group["state"]] += group["count"]
     parts = [
         ("now", "Now", sections.tiles(status, states, shown.windows) + sections.shadowed(status)),
-        ("machine", "The machine", past.machine),
+        ("machine", "The machine", past.machine or sections.nothing_recorded(status)),
         ("trainers", "Trainers", past.trainers + sections.trainers(status, past.roles)),
         ("efficiency", "Efficiency", sections.efficiency(past.efficiency, shown.windows)),
         ("usage", "Node-hours", sections.usage(shown.usage, hours, shown.all_, shown.missing)),
-        ("decisions", "Last decisions", sections.decisions(status)),
-        ("nodes", "Nodes now", sections.nodes(shown.groups, status["mode"] == "shadow")),
+        ("decisions", "Last decisions", sections.decisions(status["decisions"])),
+        ("nodes", "Nodes now", sections.nodes(status, shown.groups, shown.place)),
     ]
-    made = "".join(f"<section id={id_} aria-labelledby=h-{id_}><h2 id=h-{id_}>{name}</h2>{part}</section>"
-                   for id_, name, part in parts)  # fmt: skip
-    return (
-        "<a class=skip href=#main>Skip to the machine's state</a>"
-        f"<header><div><h1>bftd <span>{text(shown.place)}</span></h1>{_mood(status)}</div>{_ranges(hours)}</header>"
+    notices = sections.notices(status, shown.missing)
+    return document(shown.place, shown.place, status, ranges(hours), notices + sections.joined(parts))
+
+
+def document(title: str, place: str, status: Mapping[str, Any], nav: str, main: str) -> bytes:
+    """Return a whole document as UTF-8: a head, `nav` (HTML) beside it, and `main` (HTML) below."""
+    zone = time.strftime("%Z", time.localtime(status["time_s"]))
+    head = (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f'<title>bftd · {text(title)}</title><link rel="icon" href="{_ICON}"><style>{STYLE}</style>'
+        f'<noscript><meta http-equiv="refresh" content="{_AGAIN_S}"></noscript></head>'
+    )
+    body = (
+        "<a class=skip href=#main>Skip to the state</a>"
+        f"<header><div><h1>bftd <span>{text(place)}</span></h1>{_mood(status)}</div>{nav}</header>"
         "<p id=gone role=status aria-live=polite></p>"
-        f"<main id=main tabindex=-1>{sections.notices(status, shown.missing)}{made}</main>"
+        f"<main id=main tabindex=-1>{main}</main>"
         f"<footer><p>bftd {text(status['version'])}. Times are {text(zone)}, those of the daemon's "
         "host. Nothing can be changed here: <code>bft --help</code>.</footer>"
     )
+    return f"{head}<body>{body}<script>{SCRIPT}</script></body></html>\n".encode()
+
+
+def ranges(hours: int) -> str:
+    """Return links to the time ranges."""
+    links = "".join(
+        f'<a href="?hours={each}"{" aria-current=page" if each == hours else ""}>{period(each * 3600)}</a>'
+        for each in STEPS
+    )
+    return f'<nav aria-label="Time shown">{links}</nav>'
 
 
 def _mood(status: Mapping[str, Any]) -> str:
@@ -135,12 +144,3 @@ def _mood(status: Mapping[str, Any]) -> str:
     if status.get("hold"):
         return f"<p class=mood><b class=held>On hold</b> {at}"
     return f"<p class=mood><b class=live>Harvesting</b> {at}"
-
-
-def _ranges(hours: int) -> str:
-    """Return links to the time ranges."""
-    links = "".join(
-        f'<a href="?hours={each}"{" aria-current=page" if each == hours else ""}>{period(each * 3600)}</a>'
-        for each in STEPS
-    )
-    return f'<nav aria-label="Time shown">{links}</nav>'

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bftd.base.format import clock, counted, minute, node_hours, percent, period
-from bftd.base.view import alarms, shown, trainer_line, warnings
-from bftd.web.html import cut, table, text
+from bftd.base.format import UNKNOWN, clock, counted, minute, node_hours, percent, period
+from bftd.base.view import TrainerLine, alarms, shown, state_rank, trainer_line, warnings
+from bftd.web.html import cut, link, table, text
 
 # Most rows of a table; the table says how many more there are.
 ROWS_MOST = 120
@@ -22,8 +22,33 @@ _STATES = {
     "idle": "are idle in the pool",
     "away": "are away",
 }
+# The class of the colour of a state, unless that is its own name.
+_COLOURS = {"leased": "held"}
 _TRAINER_FIELDS = ("name", "user", "account", "state", "nodes", "range", "rate", "step", "ends", "on")
+_USES = {
+    "held": "held: pilots had the nodes, also while trainers started, were resized or left",
+    "training": "training: workers made steps",
+    "recovered": "recovered: U, what trainers made of what as many nodes of their own would make",
+}
 _TITLES = {"name": "trainer", "rate": "samples/s"}
+
+
+# Nodes with a link each; of more, the set is shown.
+LINKS_MOST = 24
+
+
+def joined(parts: Iterable[tuple[str, str, str]]) -> str:
+    """Return sections with an id, a title and HTML each."""
+    return "".join(
+        f"<section id={id_} aria-labelledby=h-{id_}><h2 id=h-{id_}>{title}</h2>{part}</section>"
+        for id_, title, part in parts
+    )
+
+
+def tiled(told: Iterable[tuple[str, str, str]]) -> str:
+    """Return tiles, each a name, a figure and what it is of."""
+    made = "".join(f"<div><dt>{name}<dd>{text(figure)}<dd class=of>{text(of)}</div>" for name, figure, of in told)
+    return f"<dl class=tiles>{made}</dl>"
 
 
 def notices(status: Mapping[str, Any], missing: str = "") -> str:
@@ -65,50 +90,75 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
         budget_s = delays["budget_s"]
         promised = f", {budget_s:,.0f} s are promised" if budget_s else ""
         told.append(("Delay", f"{delays['counted_s']:.0f} s", f"of regular jobs in the last hour{promised}"))
-    made = "".join(f"<div><dt>{name}<dd>{figure}<dd class=of>{text(of)}</div>" for name, figure, of in told)
-    return f"<dl class=tiles>{made}</dl>"
+    return tiled(told)
+
+
+def nothing_recorded(status: Mapping[str, Any]) -> str:
+    """Say since when anything is recorded, and what to do."""
+    oldest_s = status["ledger"].get("oldest_event_s")
+    since = f" The ledger has events since {minute(oldest_s)}." if oldest_s is not None else ""
+    return (
+        f"<p class=quiet>Nothing was recorded in this time.{since} A daemon records a point about once a minute, from "
+        "its first look at Slurm on: look again in a minute, or choose a longer time."
+    )
 
 
 def trainers(status: Mapping[str, Any], roles: Mapping[str, str]) -> str:
-    """Return all trainers, those at work first."""
-    listed = sorted(status["trainers"], key=lambda item: (item["state"] == "finished", -item["working"], item["name"]))
-    lines = [trainer_line(item, status["time_s"]) for item in listed[:ROWS_MOST]]
+    """Return all trainers: those that run first, then those that wait; those that ended are folded."""
+    ordered = sorted(status["trainers"], key=lambda item: (state_rank(item["state"]), -item["working"], item["name"]))
+    listed = ordered[:ROWS_MOST]
+    lines = [trainer_line(item, status["time_s"]) for item in listed]
     names = shown(_TRAINER_FIELDS, lines, ("account", "ends"))
-    rows = []
-    for item, line in zip(listed, lines, strict=False):
-        cells = {name: text(getattr(line, name)) for name in names}
-        cells["name"] = f"<span class=who><i class={roles.get(item['id'], 'none')}></i>{cells['name']}</span>"
-        cells["on"] = f"<span class=on>{text(cut(line.on))}</span>"
-        rows.append(list(cells.values()))
+    live = [_row(line, names, roles) for item, line in zip(listed, lines, strict=True) if item["state"] != "finished"]
+    ended = [_row(line, names, roles) for line in lines[len(live) :]]
     head = [_TITLES.get(name, name) for name in names]
     numbers = [at for at, name in enumerate(names) if name in ("nodes", "range", "rate", "step")]
-    made = table("Trainers now", head, rows[:ROWS_OPEN], numbers) or "<p class=quiet>No trainer is registered."
-    if folded := rows[ROWS_OPEN:]:
-        rest = table("More trainers now", head, folded, numbers)
-        made += f"<details id=more-trainers><summary>{len(folded)} more trainers</summary>{rest}</details>"
-    return made + _more(listed)
+    made = table("Trainers now", head, live[:ROWS_OPEN], numbers)
+    if not made:
+        what = "No trainer wants nodes now." if ended else "No trainer is registered."
+        made = (
+            f"<p class=quiet>{what} A script becomes one with <code>bft sbatch --elastic=1-4 train.py</code>; "
+            "<code>bft sbatch --help</code> tells more."
+        )
+    for id_, what, rows in (("more-trainers", "more trainers", live[ROWS_OPEN:]), ("ended", "ended trainers", ended)):
+        if rows:
+            rest = table(what.capitalize(), head, rows, numbers)
+            number = f"{len(rows)} {what if len(rows) > 1 else what[:-1]}"
+            made += f"<details id={id_}><summary>{number}</summary>{rest}</details>"
+    return made + _more(ordered)
+
+
+def _row(line: TrainerLine, names: Sequence[str], roles: Mapping[str, str]) -> list[str]:
+    cells = {name: text(getattr(line, name)) for name in names}
+    name = cells["name"] if line.id == UNKNOWN else link("trainers", line.id, line.name)
+    cells["name"] = f"<span class=who><i class={roles.get(line.id, 'none')}></i><span>{name}</span></span>"
+    cells["on"] = f"<span class=on>{text(cut(line.on))}</span>"
+    return list(cells.values())
 
 
 def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
     """Return the use of the idle time: a picture over the hours, and a table by window."""
-    rows = [
-        [
-            f"last {period(window['window_s'])}",
-            *(percent(window[what], 1) for what in ("training_share", "held_share", "u")),
-            *(node_hours(window[f"{what}_node_seconds"]) for what in ("training", "held", "pool")),
-        ]
-        for window in windows
-    ]
-    head = ["window", "training", "held", "U", "training h", "held h", "pool h"]
-    told = table("Efficiency by window, and node-hours", head, rows, range(1, 7))
+    rows = []
+    for window in windows:
+        shares = (window["held_share"], window["training_share"], window["u"])
+        pool_s, u = window["pool_node_seconds"], window["u"]
+        hours = (window["held_node_seconds"], window["training_node_seconds"], None if u is None else u * pool_s)
+        cells = [f"{percent(share, 1)}{_bar(role, share)}" for role, share in zip(_USES, shares, strict=True)]
+        cells += [UNKNOWN if value_s is None else node_hours(value_s) for value_s in (*hours, pool_s)]
+        rows.append([f"last {period(window['window_s'])}", *cells])
+    head = ["window", *_USES, *(f"{name} h" for name in _USES), "pool h"]
+    told = table("Shares of the idle node time by window, and node-hours", head, rows, range(1, 8))
     if not told:
-        return picture or "<p class=quiet>Nothing was recorded yet."
-    told += (
-        "<p class=quiet>Of all node time that Slurm left idle and bftd could use: training is that in which workers "
-        "made steps, held is all that trainers had, also while they started, were resized or left. "
-        "U: what trainers made of it, of what they would make of as many nodes of their own."
-    )
-    return f"<div class=two>{picture}<div>{told}</div></div>" if picture else told
+        return picture or "<p class=quiet>Nothing was recorded yet: a daemon records from its first look at Slurm on."
+    legend = "".join(f"<li><i class={role}></i>{says}" for role, says in _USES.items())
+    legend = f"<ul class=legend>{legend}</ul>"
+    told += "<p class=quiet>Shares are of all node time that Slurm left idle and bftd could use."
+    return legend + picture + told
+
+
+def _bar(role: str, share: float | None) -> str:
+    width = f"{100 * min(1.0, share or 0):.0f}%"
+    return f'<svg class=bar aria-hidden=true><rect class={role} width="{width}" height="100%"/></svg>'
 
 
 def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str = "") -> str:
@@ -121,7 +171,7 @@ def usage(told: Mapping[str, Any] | None, hours: int, all_: bool, missing: str =
     rows = []
     for item in told["usage"][:ROWS_MOST]:
         part = item["held_node_seconds"] / total if total else 0
-        bar = f'<svg class=bar aria-hidden=true><rect width="{100 * part:.0f}%" height="100%"/></svg>'
+        bar = _bar("held", part)
         shown = [node_hours(item["training_node_seconds"]), node_hours(item["held_node_seconds"])]
         rows.append([text(item["user"]), *shown, percent(part, 1), *([bar] if all_ else [])])
     head = ["user", "training", "held", "share", *(["of all that was held"] if all_ else [])]
@@ -146,36 +196,50 @@ def shadowed(status: Mapping[str, Any]) -> str:
     )
 
 
-def decisions(status: Mapping[str, Any]) -> str:
-    """Return the last decisions in words, the newest first."""
-    told = [
-        f"<li><time>{clock(item['at_s'])}</time> {text(item['text'])}" for item in reversed(list(status["decisions"]))
-    ]
-    return f"<ol class=said>{''.join(told)}</ol>" if told else "<p class=quiet>No decisions to show."
+def decisions(told: Sequence[Mapping[str, Any]], dated: bool = False) -> str:
+    """Return decisions in words, the newest first; `dated` if they may be of several days."""
+    at = minute if dated else clock
+    lines = [f"<li><time>{at(item['at_s'])}</time> {text(item['text'])}" for item in reversed(told)]
+    if not lines:
+        return "<p class=quiet>No decisions to show."
+    return f"<ol class='said{' dated' if dated else ''}'>{''.join(lines)}</ol>"
 
 
-def nodes(groups: Sequence[Mapping[str, Any]], shadow: bool = False) -> str:
-    """Return all nodes now by state, folded, with the reasons; `groups` have state, why, nodes and count."""
+def nodes(status: Mapping[str, Any], groups: Sequence[Mapping[str, Any]], place: str) -> str:
+    """Return all nodes now by state, folded, with the reasons.
+
+    `groups` have `state`, `why`, `nodes` (folded), `count` and, if they are few, their `names`.
+    """
     made = []
     for state, says in _STATES.items():
-        if shadow and state == "leased":
+        if status["mode"] == "shadow" and state == "leased":
             says = "would be lent to trainers"
         own = sorted((group for group in groups if group["state"] == state), key=lambda group: -group["count"])
         if not own:
             continue
         number = sum(group["count"] for group in own)
-        rows = [
-            [f"{group['count']:,}", text(group["why"]), f"<span class=on>{text(group['nodes'])}</span>"]
-            for group in own[:REASONS_MOST]
-        ]
+        rows = [[f"{group['count']:,}", text(group["why"]), _which(group)] for group in own[:REASONS_MOST]]
         if left := own[REASONS_MOST:]:
             rows.append([f"{sum(group['count'] for group in left):,}", "for other reasons: see bft nodes", ""])
         verb = says if number > 1 else says.replace("are ", "is ", 1).replace("run ", "runs ", 1)
         made.append(
-            f"<details id=nodes-{state}><summary><i class={state}></i>{number:,} {verb}</summary>"
+            f"<details id=nodes-{state}><summary><i class={_COLOURS.get(state, state)}></i>{number:,} {verb}</summary>"
             f"{table(f'Nodes that {says}', ['nodes', 'why', 'which'], rows, (0,))}</details>"
         )
-    return "".join(made) or "<p class=quiet>Slurm was not read yet."
+    if made:
+        return "".join(made)
+    if status["snapshot_age_s"] is None:
+        return "<p class=quiet>Slurm was not read yet: the log of bftd tells why, if that lasts."
+    return (
+        f"<p class=quiet>No node is harvested: Slurm shows none in the partition {text(place)}, which "
+        "<code>[slurm] partition</code> in the configuration of bftd names. <code>bft site check</code> tells more."
+    )
+
+
+def _which(group: Mapping[str, Any]) -> str:
+    names = group.get("names") or ()
+    which = ", ".join(link("nodes", name) for name in names) if names else text(group["nodes"])
+    return f"<span class=on>{which}</span>"
 
 
 def _more(listed: Sequence[object]) -> str:

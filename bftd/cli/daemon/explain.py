@@ -9,7 +9,8 @@ import click
 
 from bftd import api_client
 from bftd.base.errors import ApiError, BftError, UsageError
-from bftd.base.format import counted, moment
+from bftd.base.format import moment
+from bftd.base.view import node_lines
 from bftd.cli import common, completion, options
 from bftd.cli.daemon.trainers import id_of
 
@@ -91,41 +92,13 @@ def _node(name: str, reply: Mapping[str, Any]) -> Iterator[str]:
     if node is None:
         yield f"{name} is not harvested now"
     else:
-        yield from _now(name, node, leases)
+        yield from node_lines(name, node, leases)
     if leases:
         yield ""
         yield from common.table(*_leases(leases))
     if reply["decisions"]:
         yield ""
         yield from _decisions(reply["decisions"])
-
-
-def _now(name: str, node: Mapping[str, Any], leases: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    kind = f", {node['class']}" if node["class"] else ""
-    pool = "in the pool" if node["in_pool"] else "not in the pool"
-    yield f"{name} ({node['state']}{kind}) is {pool}: {node['why']}"
-    if node["window_s"] is not None:
-        yield f"Slurm plans to use it in {node['window_s']:.0f} s"
-    if node["trainer"]:
-        known = next((lease for lease in leases if lease["lease"] and lease["lease"] == node["lease"]), None)
-        whose = "" if known is None or not known["user"] else f" ({known['name']}) of {known['user']}"
-        whom = f"{node['trainer']}{whose}"
-        yield (
-            f"asked back from {whom}" if node["lease_state"] == "revoked" else f"lent to {whom}: {node['lease_state']}"
-        )
-    if job := node.get("co_located", node.get("beside")):  # daemons of 0.1 send beside
-        yield f"job {job} runs on a part of it"
-    if node["earmark"] is not None:
-        job = f"job {node['earmark']['job']}" if node["earmark"]["job"] else "a job"
-        yield f"earmarked for {job} since {moment(node['earmark']['since_s'])}"
-    yield from (text for text in node["paused"] if text not in node["why"])
-    if node["quarantined_until_s"] is not None:
-        yield f"in quarantine until {moment(node['quarantined_until_s'])}: workers crashed there"
-    elif node["failures"]:
-        yield f"workers crashed there lately, in {counted(node['failures'], 'pilot')}"
-    if node["left_out_until_s"] is not None:
-        whom = f" to {node['left_out_for']}" if node["left_out_for"] else ""
-        yield f"not lent{whom} until {moment(node['left_out_until_s'])}: it refused pilots"
 
 
 def _leases(leases: Iterable[Mapping[str, Any]]) -> tuple[list[Any], list[tuple[str, ...]]]:

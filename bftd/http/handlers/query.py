@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -19,6 +19,7 @@ from bftd.ledger import queries
 from bftd.ledger.reader import LedgerReader
 from bftd.protocol.changes import ASKED
 from bftd.service import status as shown_status
+from bftd.service.service import Service
 from slurm_plugin.nodeset import fold
 
 # The most ended trainers in one answer.
@@ -29,13 +30,33 @@ _LEASES_MOST = 20
 
 async def explain_node(request: web.Request) -> web.Response:
     """Return one node: why it is or is not in the pool, who had it lately, and the decisions about it."""
-    service, privacy = request.app[SERVICE], _privacy(request)
     name = request.match_info["name"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
+    told = node_question(request.app[SERVICE], _privacy(request), name, limit)
+
+    def look_up(ledger: LedgerReader) -> bytes | None:
+        found = told(ledger)
+        return None if found is None else encoded(found)
+
+    answer = await request.app[HISTORY].look_up(request, look_up)
+    if answer is None:
+        raise RequestRefused(
+            404, f"no node {name} is harvested: `bft status` lists those that are, `bft nodes` all of Slurm's"
+        )
+    return answered(answer)
+
+
+def node_question(
+    service: Service, privacy: Privacy, name: str, limit: int
+) -> Callable[[LedgerReader], dict[str, Any] | None]:
+    """Return a look-up of one node, its leases and the decisions about it; it gives None for one never harvested.
+
+    The present state is read now, on the loop; the look-up may run in any thread.
+    """
     state = service.state
     shown = shown_status.node_details(state, name, service.now())
 
-    def look_up(ledger: LedgerReader) -> bytes | None:
+    def look_up(ledger: LedgerReader) -> dict[str, Any] | None:
         leases = queries.leases_on(ledger, name, min(limit, _LEASES_MOST))
         if shown is None and not leases:
             return None
@@ -47,20 +68,13 @@ async def explain_node(request: web.Request) -> web.Response:
         decisions = queries.decisions_about(ledger, name, leases, limit)
         if privacy.hides:
             decisions = [privacy.data(item) for item in decisions if privacy.sees_trainer(item["trainer"])]
-        return encoded(
-            {
-                "node": None if shown is None else _nameless_node(privacy, shown),
-                "leases": [_lease(privacy, known.get(lease["trainer"], {}), lease) for lease in leases],
-                "decisions": decisions,
-            }
-        )
+        return {
+            "node": None if shown is None else _nameless_node(privacy, shown),
+            "leases": [_lease(privacy, known.get(lease["trainer"], {}), lease) for lease in leases],
+            "decisions": decisions,
+        }
 
-    answer = await request.app[HISTORY].look_up(request, look_up)
-    if answer is None:
-        raise RequestRefused(
-            404, f"no node {name} is harvested: `bft status` lists those that are, `bft nodes` all of Slurm's"
-        )
-    return answered(answer)
+    return look_up
 
 
 async def trainers(request: web.Request) -> web.Response:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -19,6 +19,7 @@ from bftd.http.overview import Overviews
 from bftd.http.request import CONNECTIONS, SERVICE, RequestRefused, administrator, body_of, number_of
 from bftd.ledger.reader import LedgerReader, TooSlow
 from bftd.service import status as shown_status
+from bftd.service.service import Service
 
 # The most events or decisions of the ledger in one answer.
 MOST_EVENTS = 10_000
@@ -31,28 +32,43 @@ _T = TypeVar("_T")
 
 async def explain(request: web.Request) -> web.Response:
     """Return one trainer, and the last sentences about it."""
-    service, privacy = request.app[SERVICE], _privacy(request)
     id_ = request.match_info["id"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
+    told = trainer_question(request.app[SERVICE], _privacy(request), id_, limit)
+
+    def look_up(ledger: LedgerReader) -> bytes | None:
+        found = told(ledger)
+        return None if found is None else encoded(found)
+
+    answer = await request.app[HISTORY].look_up(request, look_up)
+    if answer is None:
+        raise RequestRefused(404, f"no trainer {id_} is known: `bft status` lists those there are")
+    return answered(answer)
+
+
+def trainer_question(
+    service: Service, privacy: Privacy, id_: str, limit: int
+) -> Callable[[LedgerReader], dict[str, Any] | None]:
+    """Return a look-up of one trainer and the last decisions about it; it gives None for one not known to the caller.
+
+    The present state is read now, on the loop; the look-up may run in any thread.
+    """
     trainer = service.state.trainers.get(id_)
+    node = id_ in service.state.pool.nodes  # the word may name both
     shown = None
     if trainer is not None:
         shown = privacy.trainer(shown_status.trainer(service.state, trainer))
         shown |= {"resize_costs": shown_status.resize_costs(service.state, trainer)}
         shown |= {"curve": shown_status.curve(trainer)}
 
-    def look_up(ledger: LedgerReader) -> bytes | None:
+    def look_up(ledger: LedgerReader) -> dict[str, Any] | None:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None
         if not privacy.sees(user):
             return None  # as if it did not exist
         decisions = [privacy.data(decision) for decision in ledger.decisions(id_, limit)]
-        node = id_ in service.state.pool.nodes  # the word may name both
-        return encoded({"trainer": shown, "decisions": decisions, "is_node": node}) if decisions or shown else None
+        return {"trainer": shown, "decisions": decisions, "is_node": node} if decisions or shown else None
 
-    answer = await request.app[HISTORY].look_up(request, look_up)
-    if answer is None:
-        raise RequestRefused(404, f"no trainer {id_} is known: `bft status` lists those there are")
-    return answered(answer)
+    return look_up
 
 
 async def status(request: web.Request) -> web.Response:

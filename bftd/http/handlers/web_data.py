@@ -1,4 +1,4 @@
-"""The content of the web page, gathered in a thread: state, history and usage, each as far as its caller may see it."""
+"""The content of the web pages, gathered in a thread: state, history and usage, as far as their caller may see it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from typing import Any
 from bftd.base.errors import BftError
 from bftd.base.folding import Folds, folded
 from bftd.core.model.domain import State
-from bftd.core.sampling import LEASED
+from bftd.core.sampling import LEASED, PoolSample, sample
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import Privacy
 from bftd.ledger import usage as kept
 from bftd.ledger.history import query
 from bftd.ledger.history.query import TooMuch
 from bftd.ledger.reader import LedgerReader
-from bftd.web.history import Drawn, drawn
+from bftd.web.details import Subject
+from bftd.web.history import Drawn, drawn, of_trainer
 from bftd.web.page import DEFAULT_HOURS, STEPS, PageData
+from bftd.web.sections import LINKS_MOST
+
+Look = Callable[[LedgerReader], dict[str, Any] | None]
 
 # Charts show points that come once a minute, and take the longest to make of everything on the page.
 DRAWN_S = 30.0
@@ -28,7 +32,10 @@ COARSER_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """One page: its caller, its hours (0: as many as are recorded, up to a day), and the state at one moment."""
+    """One page: its caller, its hours (0: as many as are recorded, up to a day), and the state at one moment.
+
+    `recorded` is what the last record has, None if this daemon has made none yet.
+    """
 
     caller: Caller
     hours: int
@@ -38,6 +45,7 @@ class PageRequest:
     place: str
     later: Callable[[], dict[str, Any]]
     windows: Sequence[Mapping[str, Any]]
+    recorded: PoolSample | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +76,24 @@ class PageMaker:
             usage = self._usage(asked, past.hours)
         except BftError as error:
             missing = str(error)
-        seen = privacy.overview(asked.later())
+        seen = self._seen(asked)
         status = folded(seen, self._folds)
         groups = grouped(seen["nodes"], status["trainers"], self._folds)
         return PageData(
             asked.place, status, groups, past.drawn, asked.windows, usage, asked.caller.admin, past.hours, missing
         )
+
+    def _seen(self, asked: PageRequest) -> dict[str, Any]:
+        return Privacy(asked.caller, asked.state, asked.private).overview(asked.later())
+
+    def subject(self, asked: PageRequest, id_: str, told: Look | None) -> Subject:
+        """Return a trainer or a node; `told` is None for a caller who is not identified: they see a status alone."""
+        return Subject(asked.place, id_, self._seen(asked), None if told is None else told(self._ledger))
+
+    def trainer_charts(self, asked: PageRequest, id_: str) -> str:
+        """Return the charts of one trainer as HTML, "" if it had no nodes."""
+        privacy = Privacy(asked.caller, asked.state, asked.private)
+        return of_trainer(self._history(asked, privacy, asked.hours), id_, asked.hours)
 
     def _past(self, asked: PageRequest, privacy: Privacy) -> _Past:
         """Return the charts, which are the same for all callers from whom nothing is hidden."""
@@ -114,12 +134,18 @@ class PageMaker:
         length_s = hours * 3600.0
         while True:
             try:
-                return query.read(self._ledger, query.HistoryRequest(since_s, now_s, now_s, step_s, True, privacy.sees))
+                request = query.HistoryRequest(since_s, now_s, now_s, step_s, True, privacy.sees)
+                answer = query.read(self._ledger, request)
+                break
             except TooMuch:
                 if step_s >= length_s:
                     raise
                 step_s = min(3 * step_s, length_s)
                 self._coarser[hours] = (step_s, now_s + COARSER_S)
+        if asked.recorded is None:
+            return answer
+        users = {item.id: (item.name, item.user) for item in asked.state.trainers.values()}
+        return query.with_present(answer, asked.recorded, sample(asked.state), users, request)
 
 
 def grouped(
@@ -137,6 +163,7 @@ def grouped(
         found[state, why].append(node["name"])
     return [
         {"state": state, "why": why, "nodes": folds.fold(names), "count": len(names)}
+        | ({"names": names} if len(names) <= LINKS_MOST else {})
         for (state, why), names in found.items()
     ]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bftd.base.errors import BftError
-from bftd.core.sampling import NODE_STATES
+from bftd.core.sampling import NODE_STATES, PoolSample
 from bftd.ledger.history.table import COARSE_S, FINE_S, KEEP_S
 from bftd.ledger.reader import LedgerReader
 
@@ -43,7 +43,11 @@ _STARTS = (
     "SELECT CAST(at_s AS INTEGER) / :step * :step, count(*), total(json_extract(data, '$.delay_s')) FROM events "
     "WHERE kind = 'regular_start' AND rowid > :after AND at_s >= :since AND at_s < :until AND at_s <= :now GROUP BY 1"
 )
-_NAMES = ("working", "leased", "samples_per_s", "step", "samples")
+_MEANS = ("working", "leased", "samples_per_s")
+_LAST = ("step", "samples")
+_NAMES = (*_MEANS, *_LAST)
+# If nobody looked for longer than this, nobody knows what was.
+LOOKED_S = 180.0
 
 
 class TooMuch(BftError):
@@ -106,6 +110,66 @@ def read(reader: LedgerReader, asked: HistoryRequest) -> dict[str, Any]:
     }
 
 
+def with_present(
+    answer: dict[str, Any],
+    last: PoolSample,
+    now: PoolSample,
+    users: Mapping[str, tuple[str, str]],
+    asked: HistoryRequest,
+) -> dict[str, Any]:
+    """Return an answer that has the time since the `last` record too, in which nodes and trainers were as they are now.
+
+    `users` has name and user of each trainer by id.
+    """
+    span_s = now.at_s - last.at_s
+    if not 0 < span_s <= LOOKED_S:
+        return answer
+    at_s = int(now.at_s - span_s / 2) // answer["step_s"] * answer["step_s"]
+    points = answer["points"]
+    same = bool(points) and points[-1]["at_s"] == at_s
+    before = points[-1] if same else _point((at_s, 1, *[0] * (len(NODE_STATES) + 4)), {}, 0, 0.0) | {"covered_s": 0}
+    covered_s = before["covered_s"] + span_s
+
+    def mean(old: float, new: float) -> float:
+        return _short((old * before["covered_s"] + new * span_s) / covered_s)
+
+    present: dict[str, dict[str, float]] = {}
+    shown: dict[str, dict[str, str]] = {}
+    for id_, point in now.trainers.items():
+        name, user = users[id_]
+        if not asked.sees(user):
+            id_, name, user, point = HIDDEN, HIDDEN, "", replace(point, step=0, samples=0.0)
+        shown[id_] = {"name": name, "user": user}
+        own = present.get(id_, dict.fromkeys(_NAMES, 0))
+        values = (point.working, point.leased, point.samples_per_s, point.step, point.samples)
+        present[id_] = {label: own[label] + value for label, value in zip(_NAMES, values, strict=True)}
+    none = dict.fromkeys(_NAMES, 0)
+    trainers = {
+        id_: {name: mean(before["trainers"].get(id_, none)[name], present.get(id_, none)[name]) for name in _MEANS}
+        | {name: max(before["trainers"].get(id_, none)[name], present.get(id_, none)[name]) for name in _LAST}
+        for id_ in before["trainers"].keys() | present.keys()
+    }
+    means = {state: mean(before["mean_nodes"][state], now.nodes[state]) for state in NODE_STATES}
+    spent = {
+        "pool_node_seconds": now.pool_node_seconds - last.pool_node_seconds,
+        "held_node_seconds": now.used_node_seconds - last.used_node_seconds,
+        "used_node_seconds": now.used_node_seconds - last.used_node_seconds,
+        "training_node_seconds": now.training_node_seconds - last.training_node_seconds,
+    }
+    merged = before | {
+        "covered_s": covered_s,
+        "nodes": _rounded(means),
+        "mean_nodes": means,
+        "running": mean(before["running"], sum(point.leased > 0 for point in now.trainers.values())),
+        "trainers": trainers,
+    }
+    merged |= {name: before[name] + value for name, value in spent.items()}
+    return answer | {
+        "points": [*(points[:-1] if same else points), merged],
+        "trainers": answer["trainers"] | shown,
+    }
+
+
 def _step(asked: HistoryRequest) -> int:
     """Return the step in whole seconds, never finer than the records kept of that time."""
     length_s = max(0.0, min(asked.until_s, asked.now_s) - max(asked.since_s, asked.now_s - KEEP_S))
@@ -123,12 +187,13 @@ def _point(
     point: tuple[Any, ...], trainers: dict[str, dict[str, float]], starts: int, delay_s: float
 ) -> dict[str, Any]:
     at_s, covered_s, *rest = point
-    nodes = {state: round(sum_s / covered_s) for state, sum_s in zip(NODE_STATES, rest, strict=False)}
+    means = {state: sum_s / covered_s for state, sum_s in zip(NODE_STATES, rest, strict=False)}
     running_s, pool_s, used_s, training_s = rest[len(NODE_STATES) :]
     return {
         "at_s": at_s,
         "covered_s": covered_s,
-        "nodes": nodes,
+        "nodes": _rounded(means),
+        "mean_nodes": {state: _short(mean) for state, mean in means.items()},
         "running": _short(running_s / covered_s),
         "trainers": trainers,
         "pool_node_seconds": pool_s,
@@ -138,6 +203,15 @@ def _point(
         "regular_starts": starts,
         "regular_delay_seconds": delay_s,
     }
+
+
+def _rounded(means: dict[str, float]) -> dict[str, int]:
+    """Round numbers of nodes so that they add up to all nodes: those that lose most by it are rounded up."""
+    whole = {state: int(mean) for state, mean in means.items()}
+    missing = round(sum(means.values())) - sum(whole.values())
+    for state in sorted(means, key=lambda state: whole[state] - means[state])[:missing]:
+        whole[state] += 1
+    return whole
 
 
 def _short(value: float) -> float:

@@ -7,6 +7,7 @@ growth of the counters, also over restarts. While the ledger cannot be written, 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from bftd.core.sampling import PoolSample, TrainerPoint, sample
 from bftd.ledger import codec, rolling
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import table
+from bftd.ledger.history.query import LOOKED_S
 from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
 from bftd.ledger.reader import LedgerReader
 from bftd.ledger.rolling import Aims, RollingPeriod
@@ -25,8 +27,6 @@ from bftd.ledger.rolling import Aims, RollingPeriod
 log = logging.getLogger("bftd")
 
 EVERY_S = 60
-# A record covers the time since the last one, unless that is so long ago that nobody looked in between.
-GAP_S = 180
 # Most trainers in a record: of the active ones those with nodes come first, then those that arrived first.
 POINTS_MOST = 500
 # Records that wait while the ledger cannot be written: two hours. Beyond that, each two are joined into one.
@@ -40,11 +40,12 @@ _KEPT = "history"
 
 
 class HistoryRecorder:
-    """Samples of one service; `sample` is the last one, `windows` are the results of the last hour, day and week."""
+    """Samples of one service; `sample` is the last one."""
 
     def __init__(self, ledger: Ledger, state: State) -> None:
         self.sample: PoolSample | None = None
-        self.windows: tuple[RollingPeriod, ...] = ()
+        self._windows: tuple[RollingPeriod, ...] = ()
+        self._counted_s = 0.0
         self._ledger = ledger
         self._reader = LedgerReader(ledger.path)
         self._points_most = table.points_most(ledger.max_bytes)
@@ -56,8 +57,22 @@ class HistoryRecorder:
         self._written: dict[str, tuple[Any, int]] = {}
         self._tend_s = float("-inf")
         self._failed = False
-        self._wanted: tuple[int, Aims] | None = None
+        self._wanted: tuple[int, Aims, float] | None = None
         self._work: threading.Thread | None = None
+
+    def windows(self, usage: NodeUsage) -> tuple[RollingPeriod, ...]:
+        """Return the results of the last hour, day and week by the last record; () while they are not known.
+
+        A window in which all of the record lies has the node-seconds of `usage`, which are those of this moment: in the
+        first minutes of a ledger its last record tells little of what has happened since.
+        """
+        now = (usage.pool_node_seconds, usage.used_node_seconds, usage.training_node_seconds)
+        return tuple(
+            RollingPeriod(window.window_s, window.u, *now)
+            if math.isclose(window.pool_node_seconds, self._counted_s, rel_tol=1e-9)
+            else window
+            for window in self._windows
+        )
 
     def note(self, state: State, *, owed: bool = False, last: bool = False) -> None:
         """Take a sample if a new minute has begun since the last one, or if it is the `last` before the end.
@@ -89,14 +104,14 @@ class HistoryRecorder:
         self._tend_s = now_s + (_MORE_S if more else _TEND_S)
 
     def settle(self) -> None:
-        """Wait until `windows` are those of the last record."""
+        """Wait until the windows are those of the last record."""
         if self._work is not None:
             self._work.join()
             self._reckon()  # a request may have come at the moment in which the thread ended
 
     def _record(self, state: State, taken: PoolSample, at_s: int) -> PoolRecord:
         passed_s = at_s - (at_s if self._last_s is None else self._last_s)
-        span_s = passed_s if 0 < passed_s <= GAP_S else 1
+        span_s = passed_s if 0 < passed_s <= LOOKED_S else 1
         usage, before = state.usage, self._usage
         chosen = sorted(taken.trainers, key=lambda id_: taken.trainers[id_].leased, reverse=True)[:POINTS_MOST]
         points = tuple(self._point(state.trainers[id_], taken.trainers[id_], at_s) for id_ in chosen)
@@ -157,16 +172,17 @@ class HistoryRecorder:
     def _refresh(self, state: State) -> None:
         """Have the windows computed again beside the loop; an earlier computation may still be running."""
         decide = state.settings.decide
-        self._wanted = (self._last_s or 0, Aims(decide.objective, decide.pj_max, state.settings.trusting))
+        aims = Aims(decide.objective, decide.pj_max, state.settings.trusting)
+        self._wanted = (self._last_s or 0, aims, self._usage.pool_node_seconds)
         if self._work is None or not self._work.is_alive():
             self._work = threading.Thread(target=self._reckon, name="windows", daemon=True)
             self._work.start()
 
     def _reckon(self) -> None:
         while self._wanted is not None:
-            wanted, self._wanted = self._wanted, None
+            (last_s, aims, counted_s), self._wanted = self._wanted, None
             try:
-                self.windows = rolling.reckoned(self._reader, *wanted)
+                self._windows, self._counted_s = rolling.reckoned(self._reader, last_s, aims), counted_s
             except BftError as error:  # the previous windows stay
                 log.debug("the windows could not be reckoned: %s", error)
             except Exception:

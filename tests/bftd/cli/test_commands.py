@@ -29,7 +29,6 @@ HEAVY = {
     "numpy",
     "highspy",
     "gurobipy",
-    "pygal",
     "textual",
     "matplotlib",
     "aiohttp",
