@@ -22,7 +22,7 @@ _CHARACTER = 0.62
 
 @dataclass(frozen=True, slots=True)
 class DrawingSize:
-    """The size of a drawing for one width of screen, in its own units; `letters` is the font size."""
+    """The size of a drawing for one width of screen, in its own units; `letters` is the largest font size that the style sheet gives it."""
 
     role: str
     width: int
@@ -31,8 +31,8 @@ class DrawingSize:
     ticks: int
 
 
-LARGE = (DrawingSize("big", 1160, 300, 13, 13), DrawingSize("small", 360, 240, 12, 5))
-FLAT = (DrawingSize("big", 1160, 200, 13, 13), DrawingSize("small", 360, 180, 12, 5))
+LARGE = (DrawingSize("big", 1160, 300, 17, 13), DrawingSize("small", 360, 240, 12, 5))
+FLAT = (DrawingSize("big", 1160, 200, 17, 13), DrawingSize("small", 360, 180, 12, 5))
 SMALL = (DrawingSize("big", 640, 240, 13, 7), DrawingSize("small", 360, 200, 12, 5))
 
 
@@ -111,7 +111,7 @@ def _drawing(picture: Picture, size: DrawingSize, about: str, axis: _Axis, kind:
     step = x(picture.since_s + picture.step_s) - left
     return (
         f'<svg class={size.role} viewBox="0 0 {size.width} {size.height}" role=img aria-label="{text(about)}" '
-        f'data-steps="{left},{step:.3f}"><g class="axis y">{grid}</g><g class={kind}>{drawn}</g>'
+        f'data-steps="{left},{step:.3f},{bottom}"><g class="axis y">{grid}</g><g class={kind}>{drawn}</g>'
         f'<g class="axis x">{times}</g></svg>'
     )
 

@@ -80,10 +80,10 @@ def node_page(shown: Subject) -> bytes | None:
     else:
         lines = node_lines(shown.id, told["node"], leases) if told and told["node"] else [f"{shown.id} {node['why']}"]
         facts = "".join(f"<p>{text(line)}" for line in lines)
-        parts.append(("now", "Now", tiled(_node_tiles(node, names, told)) + _lent(node, names) + facts))
+        parts.append(("now", "Now", tiled(_node_tiles(node, names, told)) + facts))
     if told is not None:
         rows = [_lease(lease) for lease in reversed(leases)]
-        head = ["from", "to", "trainer", "user", "gave back in", "why it ended"]
+        head = ["from", "to", "trainer", "user", "gave back in", "why"]
         made = table("Who had it, the last first", head, rows, (4,))
         parts.append(("leases", "Leases", made or "<p class=quiet>No trainer has had it yet."))
         parts.append(("decisions", "Decisions", decisions(told["decisions"], dated=True)))
@@ -108,12 +108,17 @@ def _whose(trainer: Mapping[str, Any] | None) -> str:
 def _trainer_tiles(
     trainer: Mapping[str, Any], now_s: float, told: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield a trainer's figures: name, value, and what it is of; without `told` only those of the main page."""
+    """Yield a trainer's tiles; without `told` only those of the main page."""
     line = trainer_line(trainer, now_s)
-    yield "State", line.state, line.backend if told else ""
-    yield "Nodes", line.nodes, f"of {line.range}"
-    yield "Samples/s", line.rate, f"{line.efficiency} of what single nodes would make" if told else ""
-    yield "Step", line.step, "its end is not known" if line.left == UNKNOWN else f"ends {line.ends}, in {line.left}"
+    yield "State", text(line.state), line.backend if told else ""
+    yield "Nodes", text(line.nodes), f"of {line.range}"
+    single = told and line.efficiency != UNKNOWN
+    yield "Samples/s", line.rate, f"{line.efficiency} of what single nodes would make" if single else ""
+    yield (
+        "Step",
+        text(line.step),
+        "its end is not known" if line.left == UNKNOWN else f"ends {line.ends}, in {line.left}",
+    )
     if not told:
         return
     costs = (told["trainer"] or {}).get("resize_costs") or {}
@@ -150,22 +155,18 @@ def _estimates(details: Mapping[str, Any]) -> Iterator[str]:
 def _node_tiles(
     node: Mapping[str, Any], names: Mapping[str, str], told: Mapping[str, Any] | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield a node's figures: name, value, and what it is of; without `told` only those of the main page."""
-    yield "State", node["kind"], " ".join((node["state"], node["class"])) if told else ""
+    """Yield a node's tiles; without `told` only those of the main page."""
+    yield "State", text(node["kind"]), " ".join((node["state"], node["class"])) if told else ""
     leases = told["leases"] if told else []
     lease = next((item for item in leases if item["lease"] and item["lease"] == node["lease"]), None)
     since = f"since {minute(lease['granted_s'])}, " if lease and lease["granted_s"] is not None else ""
-    whose = names.get(node["trainer"]) or node["trainer"] or "nobody"
-    yield "Lent to", whose, f"{since}{node['lease_state']}" if node["trainer"] else ""
+    id_ = node["trainer"]
+    whose = link("trainers", id_, names[id_]) if id_ in names else text(id_ or "nobody")
+    yield "Lent to", whose, f"{since}{node['lease_state']}" if id_ else ""
     if told:
         window_s = node["window_s"]
         plan = "Slurm plans no use of it" if window_s is None else f"Slurm plans to use it in {duration(window_s)}"
         yield "In the pool", "yes" if node["in_pool"] else "no", plan
-
-
-def _lent(node: Mapping[str, Any], names: Mapping[str, str]) -> str:
-    id_ = node["trainer"]
-    return f"<p>Its trainer is {link('trainers', id_, names[id_] or id_)}." if id_ in names else ""
 
 
 def _lease(lease: Mapping[str, Any]) -> list[str]:

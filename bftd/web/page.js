@@ -46,7 +46,7 @@
     try {
       const answer = await fetch(location.href, {credentials: "same-origin", cache: "no-store", signal: limit.signal});
       const text = await answer.text();
-      if (!answer.ok) throw new Error(answer.status === 401 ? "it asks who you are: open the page again with its token" : `it answers ${answer.status}`);
+      if (!answer.ok && answer.status !== 404) throw new Error(answer.status === 401 ? "it asks who you are: open the page again with its token" : `it answers ${answer.status}`);
       if (!(main.contains(document.activeElement) && window.getSelection().toString())) replace(new DOMParser().parseFromString(text, "text/html"));
       last = new Date();
       if (gone.textContent) gone.textContent = "";
@@ -77,9 +77,9 @@
       if (!(at >= 0 && at < rows.length)) { delete plot.dataset.at; said.textContent = ""; return; }
       plot.dataset.at = at;
       for (const svg of plot.querySelectorAll("svg")) {
-        const [left, step] = svg.dataset.steps.split(",").map(Number), x = left + step * (at + 0.5);
+        const [left, step, bottom] = svg.dataset.steps.split(",").map(Number), x = left + step * (at + 0.5);
         const line = document.createElementNS(SVG, "line");
-        for (const [name, value] of [["x1", x], ["x2", x], ["y1", 10], ["y2", svg.viewBox.baseVal.height - 26]]) line.setAttribute(name, value);
+        for (const [name, value] of [["x1", x], ["x2", x], ["y1", 10], ["y2", bottom]]) line.setAttribute(name, value);
         line.setAttribute("class", "cursor");
         svg.append(line);
       }

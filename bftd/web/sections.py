@@ -46,8 +46,8 @@ def joined(parts: Iterable[tuple[str, str, str]]) -> str:
 
 
 def tiled(told: Iterable[tuple[str, str, str]]) -> str:
-    """Return tiles, each a name, a figure and what it is of."""
-    made = "".join(f"<div><dt>{name}<dd>{text(figure)}<dd class=of>{text(of)}</div>" for name, figure, of in told)
+    """Return tiles, each a name, a figure as HTML, and what it is of."""
+    made = "".join(f"<div><dt>{name}<dd>{figure}<dd class=of>{text(of)}</div>" for name, figure, of in told)
     return f"<dl class=tiles>{made}</dl>"
 
 

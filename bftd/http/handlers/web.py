@@ -64,9 +64,9 @@ class Pages:
 
             def make() -> SentPage:
                 subject = self._gathering.subject(asked, id_, told)
-                charts = self._gathering.trainer_charts(asked, id_) if subject.told else ""
+                shown, charts = self._gathering.trainer_charts(asked, id_) if subject.told else (hours, "")
                 why = f"No trainer {id_} is known: the main page lists those there are."
-                return _sent(details.trainer_page(subject, hours, charts), subject, why)
+                return _sent(details.trainer_page(subject, shown, charts), subject, why)
 
             return make
 
@@ -98,16 +98,14 @@ PAGES: web.AppKey[Pages] = web.AppKey("pages", Pages)
 
 async def page(request: web.Request) -> web.Response:
     """Return the web page of the last `hours` (1, 6, 24 or 168), else of a day or as much of it as was recorded."""
-    made = await request.app[PAGES].answer(request.app[SERVICE], caller_of(request), _hours(request, 0))
+    made = await request.app[PAGES].answer(request.app[SERVICE], caller_of(request), _hours(request))
     return _answered(request, made)
 
 
 async def trainer(request: web.Request) -> web.Response:
-    """Return the web page of one trainer; the `hours` of its charts are 1, 6, 24 (the default) or 168."""
+    """Return the web page of one trainer; the `hours` of its charts are as those of the main page."""
     service, caller, id_ = request.app[SERVICE], caller_of(request), request.match_info["id"]
-    return _answered(
-        request, await request.app[PAGES].trainer(service, caller, id_, _hours(request, pages.DEFAULT_HOURS))
-    )
+    return _answered(request, await request.app[PAGES].trainer(service, caller, id_, _hours(request)))
 
 
 async def node(request: web.Request) -> web.Response:
@@ -116,9 +114,9 @@ async def node(request: web.Request) -> web.Response:
     return _answered(request, await request.app[PAGES].node(service, caller, name))
 
 
-def _hours(request: web.Request, usual: int) -> int:
+def _hours(request: web.Request) -> int:
     asked = request.query.get("hours", "")
-    return int(asked) if asked in {str(each) for each in STEPS} else usual
+    return int(asked) if asked in {str(each) for each in STEPS} else 0
 
 
 def _answered(request: web.Request, made: SentPage) -> web.Response:

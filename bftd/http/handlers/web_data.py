@@ -90,10 +90,10 @@ class PageMaker:
         """Return a trainer or a node; `told` is None for a caller who is not identified: they see a status alone."""
         return Subject(asked.place, id_, self._seen(asked), None if told is None else told(self._ledger))
 
-    def trainer_charts(self, asked: PageRequest, id_: str) -> str:
-        """Return the charts of one trainer as HTML, "" if it had no nodes."""
-        privacy = Privacy(asked.caller, asked.state, asked.private)
-        return of_trainer(self._history(asked, privacy, asked.hours), id_, asked.hours)
+    def trainer_charts(self, asked: PageRequest, id_: str) -> tuple[int, str]:
+        """Return the hours that the charts of one trainer show, and the charts as HTML: "" if it had no nodes."""
+        hours, history = self._recorded(asked, Privacy(asked.caller, asked.state, asked.private))
+        return hours, of_trainer(history, id_, hours)
 
     def _past(self, asked: PageRequest, privacy: Privacy) -> _Past:
         """Return the charts, which are the same for all callers from whom nothing is hidden."""
@@ -106,15 +106,21 @@ class PageMaker:
         return known
 
     def _drawn(self, asked: PageRequest, privacy: Privacy) -> _Past:
-        hours = asked.hours or DEFAULT_HOURS
         try:
-            history = self._history(asked, privacy, hours)
-            if not asked.hours and (enough := _enough(history)) != hours:
-                hours = enough
-                history = self._history(asked, privacy, hours)
+            hours, history = self._recorded(asked, privacy)
         except BftError as error:
+            hours = asked.hours or DEFAULT_HOURS
             return _Past(asked.now_s, hours, drawn({"points": []}, hours), str(error))
         return _Past(asked.now_s, hours, drawn(history, hours))
+
+    def _recorded(self, asked: PageRequest, privacy: Privacy) -> tuple[int, dict[str, Any]]:
+        """Return the history of the hours asked for, or of those in which anything was recorded."""
+        hours = asked.hours or DEFAULT_HOURS
+        history = self._history(asked, privacy, hours)
+        if not asked.hours and (enough := _enough(history)) != hours:
+            hours = enough
+            history = self._history(asked, privacy, hours)
+        return hours, history
 
     def _usage(self, asked: PageRequest, hours: int) -> dict[str, Any] | None:
         """Return everybody's usage for administrators, a user's own for that user, None for a caller without a name."""

@@ -30,6 +30,8 @@ def test_whatever_reads_much_of_the_daemon_costs_more_than_what_a_driver_does() 
         "/v1/history",
         "/v1/events",
         "/v1/pool-trace",
+        "/trainers/{id}",
+        "/nodes/{name}",
     }
     assert units["POST", "/v1/trainers/{id}/report"] == 1.0
 

@@ -33,6 +33,7 @@ from bftd.ledger.file import Ledger
 from bftd.ledger.history import query, table
 from bftd.ledger.history.table import PoolRecord, TrainerIdentity, TrainerRecord
 from bftd.service.service import Service
+from bftd.web import page as pages
 from tests.bftd.daemon.test_process import write_config
 from tests.bftd.http.test_api import TRAINER, as_user, driver_job, secret_file
 from tests.support.messages import excerpt, pattern, says
@@ -245,6 +246,105 @@ async def test_who_has_no_name_sees_no_names_where_slurm_hides_them_and_who_has_
         for page in (seen, own):
             assert "&lt;b&gt;secret-name" in page
             assert "<b>secret-name" not in page
+
+
+async def registered(served: Looked, tmp_path: Path) -> None:
+    """A trainer of ann's that has n1 and n2, and a note of its driver."""
+    from slurm_plugin.read.types import Snapshot
+    from tests.bftd.builders import node
+
+    service = served.service
+    connector = aiohttp.UnixConnector(str(tmp_path / "socket"))
+    async with aiohttp.ClientSession(connector=connector) as session:
+        body = TRAINER | {"id": "41", "name": "<b>train-a", "user": "ann"}
+        jobs = (driver_job("41", "ann"),)
+        service.observe(Snapshot(service.now(), {}, jobs, ()))
+        async with session.post("http://daemon/v1/trainers", json=body) as answer:
+            assert answer.status == 200
+        for _ in range(2):
+            service.observe(Snapshot(service.now(), {name: node(name) for name in ("n1", "n2")}, jobs, ()))
+        at = {"at_s": service.now()}
+        lease = next(item for item in service.state.leases.values() if item.node == "n1")
+        events = [
+            {"op": "lease", "id": lease.id, "state": "placed", "job_id": "71"} | at,
+            {"op": "note", "text": "a word of the driver"} | at,
+        ]
+        async with session.post("http://daemon/v1/trainers/41/report", json={"epoch": 1, "events": events}) as answer:
+            assert answer.status == 200, await answer.text()
+
+
+async def test_the_pages_of_a_trainer_and_a_node_tell_what_their_endpoints_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_user(monkeypatch, "ann")
+    async with looked(tmp_path) as served:
+        await registered(served, tmp_path)
+        _, main = await served.by_socket()
+        assert 'href="/trainers/41"' in main
+        assert 'href="/nodes/n1"' in main
+        status, trainer = await served.by_socket("/trainers/41")
+        assert status == 200
+        assert "&lt;b&gt;train-a" in trainer
+        assert "<b>train-a" not in trainer
+        assert 'href="/nodes/n1"' in trainer
+        assert "a word of the driver" in trainer.partition("id=noted")[2].partition("id=decisions")[0]
+        assert says(trainer.partition("id=decisions")[2], "core.sentences.starts", count="2 nodes", nodes="n[1-2]")
+        status, node = await served.by_socket("/nodes/n1")
+        assert status == 200
+        assert 'href="/trainers/41"' in node
+        assert says(node.partition("id=leases")[2], "core.sentences.starts", count="2 nodes", nodes="n[1-2]")
+
+
+async def test_who_has_no_name_sees_no_more_of_a_trainer_or_a_node_than_on_the_main_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_user(monkeypatch, "ann")
+    async with looked(tmp_path, TOKEN) as served:
+        await registered(served, tmp_path)
+        main = (await served.get())[1]
+        for path in ("/trainers/41", "/nodes/n1"):
+            status, text, answer = await served.get(path)
+            assert (status, answer.headers["Content-Security-Policy"]) == (200, pages.CSP)
+            assert "id=leases" not in text
+            assert "id=noted" not in text
+            assert "Checkpoint" not in text
+            said = re.findall(r"<li><time>[^<]*</time>([^<]*)", text)
+            assert all(line in main for line in said)
+            seen = (await served.get(path, Authorization=f"Bearer {TOKEN}"))[1]
+            assert "id=leases" in seen or "id=noted" in seen
+
+
+async def test_where_slurm_hides_jobs_the_page_of_anothers_trainer_is_not_there_and_that_of_a_node_names_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_user(monkeypatch, "ann")
+    async with looked(tmp_path, TOKEN) as served:
+        await registered(served, tmp_path)
+        served.service.private = True
+        as_user(monkeypatch, "bob")
+        for ask in (served.by_socket, served.get):
+            for path in ("/trainers/41", "/trainers/42"):
+                status, text, *_ = await ask(path)
+                assert status == 404
+                assert says(text, "web.details.no_trainer", trainer=path[-2:])
+            status, text, *_ = await ask("/nodes/n1")
+            assert status == 200
+            assert not re.search(r"train-a|\bann\b|/trainers/", text)
+            assert "(private)" in text
+            assert (await ask("/nodes/n9"))[0] == 404
+        as_user(monkeypatch, "ann")
+        assert "train-a" in (await served.by_socket("/trainers/41"))[1]
+        assert "train-a" in (await served.get("/nodes/n1", Authorization=f"Bearer {TOKEN}"))[1]
+
+
+async def test_a_page_of_a_trainer_costs_as_much_as_its_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bftd.http.rate_limit.BURST", 45.0)
+    monkeypatch.setattr("bftd.http.rate_limit.UNITS_PER_S", 0.001)
+    monkeypatch.setattr(web_gate, "PUT_OFF_S", 0.0)
+    async with looked(tmp_path) as served:
+        assert [(await served.get(path))[0] for path in ("/nodes/n1", "/trainers/1", "/nodes/n1")] == [404, 404, 429]
 
 
 async def test_regression_charts_made_for_the_token_are_not_those_of_who_has_no_name(tmp_path: Path) -> None:

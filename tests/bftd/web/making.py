@@ -61,16 +61,18 @@ def history(nodes: int, trainers: int, hours: int, gap: bool = True) -> dict[str
             }
             for place, size in enumerate(sizes)
         }
+        states = {
+            "regular": nodes - away - planned - idle - leased,
+            "planned": planned,
+            "leased": leased,
+            "idle": idle,
+            "away": away,
+        }
         points.append(
             {
                 "at_s": NOW_S - (slots - at) * step_s,
-                "nodes": {
-                    "regular": nodes - away - planned - idle - leased,
-                    "planned": planned,
-                    "leased": leased,
-                    "idle": idle,
-                    "away": away,
-                },
+                "nodes": states,
+                "mean_nodes": states,
                 "trainers": told,
                 "pool_node_seconds": (leased + idle) * step_s,
                 "held_node_seconds": leased * step_s,

@@ -53,9 +53,9 @@ MEASURE = """
   }
   const paper = getComputedStyle(document.body).backgroundColor;
   const faint = [];
-  for (const path of document.querySelectorAll('.lines>g:not(.axis) path')) {
+  for (const path of document.querySelectorAll('.lines path')) {
     const found = ratio(getComputedStyle(path).stroke, paper);
-    if (path.getClientRects().length && found < 3) faint.push([path.parentElement.getAttribute('class'), found]);
+    if (path.getClientRects().length && found < 3) faint.push([path.getAttribute('class'), found]);
   }
   const outside = [];
   for (const svg of document.querySelectorAll('.plot svg')) {
@@ -72,7 +72,7 @@ MEASURE = """
       / e.ownerSVGElement.viewBox.baseVal.width);
   return {
     pale, faint, outside,
-    letters: [Math.min(...letters), Math.max(...letters)],
+    letters: letters.length ? [Math.min(...letters), Math.max(...letters)] : [12, 12],
     sections: [...document.querySelectorAll('main>section')].filter((e) => e.offsetHeight > 0).map((e) => e.id),
     pictures: [...document.querySelectorAll('.plot svg')].filter((e) => e.getBoundingClientRect().width > 0)
       .map((e) => [e.querySelectorAll('path').length, e.getBoundingClientRect().height, e.getAttribute('aria-label')]),
@@ -80,7 +80,7 @@ MEASURE = """
     twice: [...document.querySelectorAll('[id]')].map((e) => e.id).filter((id, at, all) => all.indexOf(id) !== at),
     script: document.querySelector('.plot[tabindex]') !== null,
     injected: document.querySelectorAll('main th i:not([class])').length,
-    names: document.querySelector('#trainers table:not(.data)').innerText,
+    names: document.querySelector('#trainers table:not(.data)')?.innerText,
   };
 })()
 """
@@ -144,6 +144,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         (900, False, False),
         (1600, False, True),
         (1600, True, True),
+        (2560, True, True),
     ],
 )
 def test_the_page_is_readable_at_every_width_in_light_and_in_dark_with_scripts_and_without(
@@ -170,6 +171,31 @@ def test_the_page_is_readable_at_every_width_in_light_and_in_dark_with_scripts_a
         assert set(tab.requests) - {url for url in tab.requests if url.startswith("data:image/svg")} == {seen.url}
 
     seen.look(test, width=width, dark=dark, scripts=scripts)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False), (2560, True)])
+@pytest.mark.parametrize(
+    ("link", "sections"),
+    [
+        ("#trainers th a", ["now", "nodes", "past", "noted", "decisions"]),
+        ("#nodes .on a", ["now", "leases", "decisions"]),
+    ],
+)
+def test_a_trainer_and_a_node_have_pages_that_the_main_page_leads_to_and_that_lead_back(
+    seen: Seen, link: str, sections: list[str], width: int, dark: bool
+) -> None:
+    async def test(tab: Tab) -> None:
+        await tab.go(f"{seen.url}?token={seen.token}")
+        await tab.go(await tab.value(f"document.querySelector('{link}').href"))
+        found = await tab.value(MEASURE)
+        assert (found["wide"], found["pale"], found["faint"], found["outside"], found["twice"]) == (0, [], [], [], [])
+        assert found["sections"] == sections
+        smallest, largest = found["letters"]
+        assert 9.5 <= smallest <= largest <= 18
+        assert await tab.value("document.querySelector('main a').href") == seen.url
+        assert tab.complaints == []
+
+    seen.look(test, width=width, dark=dark)
 
 
 def test_without_scripts_the_ranges_are_links_and_the_page_comes_again_by_itself(seen: Seen) -> None:

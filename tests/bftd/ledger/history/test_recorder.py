@@ -16,11 +16,12 @@ from bftd.base.errors import LedgerError
 from bftd.config.keys import Config
 from bftd.core.model.delays import TouchedStart
 from bftd.core.model.events import Finished, PoolObserved, Registered, Tick
+from bftd.core.sampling import NODE_STATES, sample
 from bftd.ledger.file import Ledger
 from bftd.ledger.history import query as history_reading
 from bftd.ledger.history import recorder
 from bftd.ledger.history import table as history_table
-from bftd.ledger.history.query import HistoryRequest, TooMuch, read
+from bftd.ledger.history.query import HIDDEN, HistoryRequest, TooMuch, read, with_present
 from bftd.ledger.history.table import COARSE_S, FINE_S, KEEP_S, PoolRecord, TrainerIdentity, TrainerRecord
 from bftd.ledger.reader import LedgerReader
 from bftd.protocol.reports import ProgressReport
@@ -89,6 +90,37 @@ def test_a_record_a_minute_says_what_nodes_and_trainers_did(path: Path) -> None:
     assert whole["running"] == 1
     assert told["trainers"] == {"1": {"name": "train-1", "user": "ann"}}
     service.ledger.close()
+
+
+def test_in_the_first_minute_windows_and_charts_have_what_was_counted_until_now(path: Path) -> None:
+    clock = Clock()
+    service = begun(path, clock)
+    go_on(service, clock, 25)
+    service.history.settle()
+    assert sums(path) != counted(service), "the last record is older"
+    for window in service.windows():
+        assert (window.pool_node_seconds, window.held_node_seconds, window.training_node_seconds) == counted(service)
+    asked = HistoryRequest(0.0, clock.now, clock.now, 3600.0)
+    assert service.history.sample is not None
+    now, users = sample(service.state), {"1": ("train-1", "ann")}
+    told = with_present(read(LedgerReader(path), asked), service.history.sample, now, users, asked)
+    assert tuple(sum(point[name] for point in told["points"]) for name in SUMS) == pytest.approx(counted(service))
+    (point,) = told["points"]
+    assert sum(point["mean_nodes"].values()) == pytest.approx(3, abs=0.01)
+    assert 1.5 < point["trainers"]["1"]["working"] <= point["mean_nodes"]["leased"] <= 2
+    hidden = HistoryRequest(0.0, clock.now, clock.now, 3600.0, sees=lambda _: False)
+    told = with_present(read(LedgerReader(path), hidden), service.history.sample, now, users, hidden)
+    assert told["trainers"] == {HIDDEN: {"name": HIDDEN, "user": ""}}
+    assert set(told["points"][0]["trainers"]) == {HIDDEN}
+    service.stop()
+    service.ledger.close()
+
+
+@given(st.lists(st.floats(0, 100), min_size=5, max_size=5))
+def test_nodes_are_rounded_so_that_they_add_up_to_all(means: list[float]) -> None:
+    found = history_reading._rounded(dict(zip(NODE_STATES, means, strict=True)))
+    assert sum(found.values()) == round(sum(means))
+    assert all(abs(number - mean) <= 1 for number, mean in zip(found.values(), means, strict=True))
 
 
 def test_S10_what_is_in_history_is_what_was_counted_also_over_a_restart_in_a_minute_and_hours_without_a_daemon(
