@@ -22,7 +22,10 @@ _CHARACTER = 0.62
 
 @dataclass(frozen=True, slots=True)
 class DrawingSize:
-    """The size of a drawing for one width of screen, in its own units; `letters` is the largest font size that the style sheet gives it."""
+    """The size of a drawing for one width of screen, in its own units.
+
+    `letters` is the largest font size that the style sheet gives it.
+    """
 
     role: str
     width: int
@@ -170,9 +173,9 @@ def _steps(heights: Sequence[int], edges: Sequence[int], run: range) -> str:
 
 def _linear(most: float, whole: bool) -> _Axis:
     """Return an axis from 0 to at least `most` with about five round steps, of `whole` numbers if so."""
-    rough = max(most, 1.0 if whole else 1e-9) / 5
+    rough = max(most, 1.0 if whole else 1e-9) / (5 + _EXACT)
     base = 10.0 ** math.floor(math.log10(rough))
-    step = next(base * nice for nice in (1, 2, 2.5, 5, 10) if base * nice >= rough * (1 - 1e-9))
+    step = next(base * nice for nice in (1, 2, 2.5, 5, 10) if base * nice >= rough)
     if whole:
         step = float(math.ceil(step))
     return _Axis([at * step for at in range(max(1, math.ceil(most / step - _EXACT)) + 1)])
