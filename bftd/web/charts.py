@@ -173,7 +173,7 @@ def _steps(heights: Sequence[int], edges: Sequence[int], run: range) -> str:
 
 def _linear(most: float, whole: bool) -> _Axis:
     """Return an axis from 0 to at least `most` with about five round steps, of `whole` numbers if so."""
-    rough = max(most, 1.0 if whole else 1e-9) / (5 + _EXACT)
+    rough = (most if most > 1e-9 else 1.0) / (5 + _EXACT)
     base = 10.0 ** math.floor(math.log10(rough))
     step = next(base * nice for nice in (1, 2, 2.5, 5, 10) if base * nice >= rough)
     if whole:

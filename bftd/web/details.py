@@ -53,7 +53,7 @@ def trainer_page(shown: Subject, hours: int, charts: str) -> bytes | None:
         name = trainer["name"] or shown.id
         own = [item for item in status["nodes"] if item["trainer"] == shown.id]
         parts.append(("now", "Now", tiled(_trainer_tiles(trainer, status["time_s"], shown.told))))
-        parts.append(("nodes", "Its nodes", _nodes(own)))
+        parts.append(("nodes", "Its nodes", _nodes(own, [item for item in said if item not in noted])))
     if charts:
         parts.append(("past", "Lately", charts))
     if estimates := "".join(f"<p>{text(line)}" for line in _estimates(told.get("trainer") or {})):
@@ -136,10 +136,10 @@ def _kind(decision: Mapping[str, Any]) -> str:
     return str((decision.get("decision") or {}).get("kind", ""))
 
 
-def _nodes(own: Sequence[Mapping[str, Any]]) -> str:
+def _nodes(own: Sequence[Mapping[str, Any]], said: Sequence[Mapping[str, Any]]) -> str:
     """Return the nodes that a trainer has, each with the state of its lease unless a worker trains there."""
     if not own:
-        return "<p class=quiet>It has none now: the last decision below says why."
+        return f"<p>It has none now. {text(said[-1]['text']) if said else ''}"
     states = ("" if node["lease_state"] == "working" else f" ({node['lease_state']})" for node in own)
     links = [link("nodes", node["name"]) + text(state) for node, state in zip(own[:NODES_MOST], states, strict=False)]
     left = len(own) - NODES_MOST

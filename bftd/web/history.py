@@ -33,9 +33,10 @@ def drawn(history: Mapping[str, Any], hours: int) -> Drawn:
 
 
 def of_trainer(history: Mapping[str, Any], id_: str, hours: int) -> str:
-    """Draw nodes and rate of one trainer over the last `hours`; "" if it had no nodes."""
+    """Draw nodes and rate of one trainer over the last `hours`."""
     points = [point | {"trainers": {id_: point["trainers"].get(id_, _NONE)}} for point in history["points"]]
-    return _trainers(charted({**history, "points": points}), hours) if points else ""
+    shown = charted({**history, "points": points}) if points else None
+    return _trainers(shown, hours) if shown and shown.roles else "<p class=quiet>It had no nodes in this time."
 
 
 def _machine(shown: Charted, hours: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,11 +29,14 @@ _TRAINER_FIELDS = ("name", "user", "account", "state", "nodes", "range", "rate",
 _USES = {
     "held": "held: pilots had the nodes, also while trainers started, were resized or left",
     "training": "training: workers made steps",
-    "recovered": "recovered: U, what trainers made of what as many nodes of their own would make",
+    "recovered": "recovered: U, the worth of training in nodes of one's own",
 }
 _TITLES = {"name": "trainer", "rate": "samples/s"}
 
 
+# Characters of a tile's figure that fit beside each other in large letters.
+_LONG = 7
+_TAG = re.compile(r"<[^>]*>")
 # Nodes with a link each; of more, the set is shown.
 LINKS_MOST = 24
 
@@ -47,7 +51,11 @@ def joined(parts: Iterable[tuple[str, str, str]]) -> str:
 
 def tiled(told: Iterable[tuple[str, str, str]]) -> str:
     """Return tiles, each a name, a figure as HTML, and what it is of."""
-    made = "".join(f"<div><dt>{name}<dd>{figure}<dd class=of>{text(of)}</div>" for name, figure, of in told)
+    made = "".join(
+        f"<div><dt>{name}<dd{' class=long' if len(_TAG.sub('', figure)) > _LONG else ''}>{figure}"
+        f"<dd class=of>{text(of)}</div>"
+        for name, figure, of in told
+    )
     return f"<dl class=tiles>{made}</dl>"
 
 
@@ -141,18 +149,19 @@ def efficiency(picture: str, windows: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for window in windows:
         shares = (window["held_share"], window["training_share"], window["u"])
-        pool_s, u = window["pool_node_seconds"], window["u"]
-        hours = (window["held_node_seconds"], window["training_node_seconds"], None if u is None else u * pool_s)
         cells = [f"{percent(share, 1)}{_bar(role, share)}" for role, share in zip(_USES, shares, strict=True)]
-        cells += [UNKNOWN if value_s is None else node_hours(value_s) for value_s in (*hours, pool_s)]
+        cells += [node_hours(window[f"{what}_node_seconds"]) for what in ("held", "training", "pool")]
         rows.append([f"last {period(window['window_s'])}", *cells])
-    head = ["window", *_USES, *(f"{name} h" for name in _USES), "pool h"]
-    told = table("Shares of the idle node time by window, and node-hours", head, rows, range(1, 8))
+    head = ["window", *_USES, "held h", "training h", "pool h"]
+    told = table("Efficiency by window, and node-hours", head, rows, range(1, 7))
     if not told:
         return picture or "<p class=quiet>Nothing was recorded yet: a daemon records from its first look at Slurm on."
     legend = "".join(f"<li><i class={role}></i>{says}" for role, says in _USES.items())
     legend = f"<ul class=legend>{legend}</ul>"
-    told += "<p class=quiet>Shares are of all node time that Slurm left idle and bftd could use."
+    told += (
+        "<p class=quiet>Held and training are shares of all node time that Slurm left idle and bftd could use. "
+        "Recovered is U: what trainers made of it, of what they would make of as many nodes of their own."
+    )
     return legend + picture + told
 
 

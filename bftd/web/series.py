@@ -117,7 +117,13 @@ def charted(history: Mapping[str, Any]) -> Charted:
         picture(*(Series(roles[id_], labels[id_], _of(points, id_, "working")) for id_ in roles)),
         picture(*(Series(roles[id_], labels[id_], _rates(points, id_)) for id_ in roles)),
         picture(
-            Series("held", "held", _share(points, "held")), Series("training", "training", _share(points, "training"))
+            Series("held", "held", _share(points, "held")),
+            Series("training", "training", _share(points, "training")),
+            *(
+                [Series(GAP, "no record", tuple(100.0 if point is None else None for point in points))]
+                if None in points
+                else ()
+            ),
         ),
         roles,
     )

@@ -91,7 +91,7 @@ class PageMaker:
         return Subject(asked.place, id_, self._seen(asked), None if told is None else told(self._ledger))
 
     def trainer_charts(self, asked: PageRequest, id_: str) -> tuple[int, str]:
-        """Return the hours that the charts of one trainer show, and the charts as HTML: "" if it had no nodes."""
+        """Return the hours that the charts of one trainer show, and the charts as HTML."""
         hours, history = self._recorded(asked, Privacy(asked.caller, asked.state, asked.private))
         return hours, of_trainer(history, id_, hours)
 

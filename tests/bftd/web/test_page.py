@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from bftd.base.format import minute
 from bftd.core.sampling import NODE_STATES
 from bftd.http.auth.privacy import NAMELESS
-from bftd.web import charts, page, sections
+from bftd.web import charts, details, page, sections
 from bftd.web.history import drawn
 from bftd.web.series import COLOURED, GAP, SLOTS_LEAST, Picture, Series, charted
 from tests.bftd.web import making
@@ -173,6 +173,48 @@ def test_what_others_have_named_is_text_wherever_it_stands(word: str) -> None:
     assert "\x1b" not in "".join(found.text)
 
 
+@settings(max_examples=8, deadline=None)
+@given(st.text(min_size=1, max_size=40).filter(str.strip), st.booleans())
+def test_what_others_have_named_is_text_on_the_pages_of_a_trainer_and_a_node_too(word: str, known: bool) -> None:
+    hostile = f'"><script>x</script>\x1b[2J{word}'
+    subject = _subject(hostile, known)
+    for made in (details.trainer_page(subject, 24, ""), details.node_page(subject)):
+        assert made is not None
+        found = Read(made.decode())
+        assert found.tags["script"] == 1
+        assert found.open == []
+        assert "\x1b" not in "".join(found.text)
+        ids = Counter(value for _, name, value in found.attributes if name == "id")
+        assert set(ids.values()) == {1}
+        for _, name, value in found.attributes:
+            if name == "href":
+                assert re.match(r"data:image/svg|#main$|/$|/(trainers|nodes)/[\w%.~-]+$|\?hours=\d+$", value), value
+
+
+def _subject(name: str, known: bool) -> details.Subject:
+    """A trainer and a node of the same name, each of which has the other."""
+    node = {
+        "name": name, "state": name, "class": name, "kind": "leased", "in_pool": True, "window_s": None,
+        "trainer": name, "lease": "n1.1", "lease_state": "working", "why": name,
+    }  # fmt: skip
+    trainer = making.shown(8, 1, 1).status["trainers"][0]
+    more = {"backend": name, "resizes": 1, "suspends": 1, "steps_lost": 1, "efficiency": None}
+    trainer = trainer | more | {"id": name, "name": name, "user": name}
+    decisions = [{"at_s": making.NOW_S, "trainer": name, "text": name}]
+    status = dict(making.shown(8, 1, 1).status) | {"nodes": [node], "trainers": [trainer], "decisions": decisions}
+    lease = dict.fromkeys(("granted_s", "revoked_s", "ended_s", "give_back_s", "overdue_s")) | {
+        "lease": "n1.1", "trainer": name, "name": name, "user": name, "why": name, "why_revoked": name,
+    }  # fmt: skip
+    nothing = dict.fromkeys(("earmark", "quarantined_until_s", "left_out_until_s"))
+    told = {
+        "trainer": {"resize_costs": {"text": name, "state_bytes": 1, "save_s": 1.0}, "curve": {"text": name}},
+        "decisions": [*decisions, {"at_s": 0.0, "trainer": name, "text": name, "decision": {"kind": "noted"}}],
+        "node": node | nothing | {"co_located": name, "paused": [name], "failures": 1, "left_out_for": name},
+        "leases": [lease],
+    }
+    return details.Subject(name, name, status, told if known else None)
+
+
 def test_drawings_are_well_formed_and_have_no_more_than_they_show(large: page.PageData) -> None:
     for svg in re.findall(r"<svg class=(?:big|small).*?</svg>", large.past.machine + large.past.trainers, re.S):
         assert not re.search(r"\d\.\d", svg.replace("data-steps", "", 1).partition("<g")[2]), "whole pixels are enough"
@@ -228,7 +270,7 @@ def test_nodes_that_are_held_and_do_not_train_have_a_band_of_their_own() -> None
             point = next(points)
             assert training + held == pytest.approx(point["nodes"]["leased"])
             assert training == 0.75 * sum(trainer["leased"] for trainer in point["trainers"].values())
-    held_share, training_share = charted(told).efficiency.series
+    held_share, training_share, _ = charted(told).efficiency.series
     known = [pair for pair in zip(training_share.values, held_share.values, strict=True) if None not in pair]
     assert known
     assert all(share == pytest.approx(0.93 * of) for share, of in known)
