@@ -179,5 +179,5 @@ def _lease(lease: Mapping[str, Any]) -> list[str]:
         link("trainers", lease["trainer"], lease["name"] or "") if known else text(lease["name"] or UNKNOWN),
         text(lease["user"] or UNKNOWN),
         UNKNOWN if lease["give_back_s"] is None else f"{lease['give_back_s']:.2f} s",
-        text(why),
+        f"<span class=on>{text(why)}</span>",
     ]
