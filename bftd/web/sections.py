@@ -85,7 +85,9 @@ def tiles(status: Mapping[str, Any], states: Mapping[str, int], windows: Sequenc
         (
             "Training",
             percent(day["training_share"] if day else None, 1),
-            f"of idle node time, 24 hours; {percent(day['held_share'] if day else None, 1)} held",
+            f"of idle node time, 24 hours; {percent(day['held_share'], 1)} held"
+            if day and day["held_share"] is not None
+            else "no node was idle so far",
         ),
         ("U", percent(day["u"] if day else None, 1), "of dedicated nodes' work"),
         (
