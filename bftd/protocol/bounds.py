@@ -43,6 +43,9 @@ COMMAND_LEAST_S = 0.5
 COMMAND_MOST_S = 60.0
 # Reports in one request: drivers send no more at a time.
 REPORTS_MOST = 500
+# The last lines of a trainer's log that its driver sends, and the letters of each.
+TAIL_LINES_MOST = 20
+TAIL_LINE_MOST = 200
 # Notes of one trainer that are accepted, after an initial few at once; the daemon counts the others and drops them.
 NOTES_PER_S_MOST = 1.0
 NOTES_AT_ONCE_MOST = 10

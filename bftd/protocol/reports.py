@@ -8,9 +8,16 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Literal
 
 from bftd.protocol import curves
-from bftd.protocol.bounds import LEASE_ID_MOST, NODES_MOST, REPORTS_MOST, SAMPLES_MOST
+from bftd.protocol.bounds import (
+    LEASE_ID_MOST,
+    NODES_MOST,
+    REPORTS_MOST,
+    SAMPLES_MOST,
+    TAIL_LINE_MOST,
+    TAIL_LINES_MOST,
+)
 from bftd.protocol.curves import CurveEstimate
-from bftd.protocol.fields import Fields
+from bftd.protocol.fields import Fields, printable
 from bftd.protocol.lease import LEASE_ID, LEASE_ID_FORM, REPORTED, LeaseState
 
 ResizeKind = Literal["up", "down", "crash"]
@@ -259,22 +266,35 @@ def reports_of(data: object) -> tuple[int, list[Any]]:
     return body.whole("epoch"), body.items("events", REPORTS_MOST)
 
 
+def tail_of(data: object) -> tuple[str, ...] | None:
+    """Read the last lines of a trainer's log from a request's body; None if they have not changed."""
+    lines = data.get("tail") if isinstance(data, dict) else None
+    if not isinstance(lines, list):
+        return None
+    return tuple(printable(line[:TAIL_LINE_MOST]) for line in lines[-TAIL_LINES_MOST:] if isinstance(line, str))
+
+
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The reports that a driver of one epoch sends at once, in the order in which they happened."""
+    """The reports that a driver of one epoch sends at once, in the order in which they happened.
+
+    `tail` are the last lines of the trainer's log, None if they have not changed.
+    """
 
     epoch: int
     reports: tuple[Report, ...]
+    tail: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the request."""
-        return {"epoch": self.epoch, "events": [report.to_json() for report in self.reports]}
+        tail = {} if self.tail is None else {"tail": list(self.tail)}
+        return {"epoch": self.epoch, "events": [report.to_json() for report in self.reports], **tail}
 
     @classmethod
     def from_json(cls, data: object) -> Reports:
         """Read the body of a request; raises Malformed."""
         epoch, items = reports_of(data)
-        return cls(epoch, tuple(map(report_from_json, items)))
+        return cls(epoch, tuple(map(report_from_json, items)), tail_of(data))
 
 
 @dataclass(frozen=True, slots=True)

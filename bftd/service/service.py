@@ -94,6 +94,7 @@ class Service:
         self._held_since_s: float | None = None
         self._unwritten = self._untended = ""
         self._tried_s = self._tended_s = float("-inf")
+        self.tails: dict[str, tuple[str, ...]] = {}  # the last lines of trainers' logs, as their drivers send them
         self.identities = other_daemons.identities(ledger)
         now_s = now()
         loaded = ledger.load(now_s)

@@ -58,6 +58,10 @@ def trainer_page(shown: Subject, hours: int, charts: str) -> bytes | None:
         parts.append(("past", "Lately", charts))
     if estimates := "".join(f"<p>{text(line)}" for line in _estimates(told.get("trainer") or {})):
         parts.append(("costs", "Speed and resizes", estimates))
+    if tail := (told.get("trainer") or {}).get("tail"):
+        lines = "\n".join(map(text, tail))
+        whole = f"<p class=quiet>The last lines; <code>bft logs -f {text(shown.id)}</code> shows all."
+        parts.append(("log", "Log", f"<pre>{lines}</pre>{whole}"))
     if shown.told is not None:
         nothing = "<p class=quiet>Its driver has noted nothing."
         parts.append(("noted", "Noted by its driver", decisions(noted, dated=True) if noted else nothing))

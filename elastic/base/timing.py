@@ -158,6 +158,9 @@ SILENT_COST_S = 600.0
 # Reports to the driver: one a second is enough for a curve and costs a worker microseconds.
 REPORT_S = 1.0
 
+# The last lines of a log are sent this often at most: they are longer than reports.
+TAIL_S = 10.0
+
 # A pilot stops by itself this long before its time limit, so that its worker leaves in order.
 LIMIT_MARGIN_S = 5.0
 

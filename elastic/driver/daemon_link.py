@@ -18,7 +18,7 @@ from bftd.protocol.lease import Leases
 from bftd.protocol.registration import NodeKind, Registration, Welcome
 from bftd.protocol.reports import NO_SUMMARY, Finish, ProgressReport, Report, Reports, Summary, Taken
 from elastic.base.errors import DaemonError
-from elastic.base.timing import DAEMON_RETRY_S, LONG_POLL_S
+from elastic.base.timing import DAEMON_RETRY_S, LONG_POLL_S, TAIL_S
 from elastic.driver.transport import Transport
 
 Answer = TypeVar("Answer")
@@ -60,16 +60,21 @@ class DaemonLink:
         token: str | None = None,
         munge_socket: str = "",
         on_classes: Callable[[Sequence[NodeKind]], None] = lambda kinds: None,
+        tail: Callable[[], tuple[str, ...]] = lambda: (),
     ) -> None:
         """Takes `address`, `token` and `munge_socket` as `Transport` does; raises UsageError.
 
-        `on_classes` gets the classes of nodes that the trainer may use, with each answer to a registration.
+        `on_classes` gets the classes of nodes that the trainer may use, with each answer to a registration. `tail`
+        returns the last lines of the trainer's log, which are sent every TAIL_S at most, and at the end.
         """
         self._transport = Transport(address, token, munge_socket)
         self._registration = registration
         self._on_leases = on_leases
         self._on_fenced = on_fenced
         self._on_classes = on_classes
+        self._tail = tail
+        self._tail_sent: tuple[str, ...] = ()
+        self._tail_at_s = float("-inf")
         self._log = log
         self._reports: list[Report] = []
         self._wake = asyncio.Event()
@@ -107,7 +112,10 @@ class DaemonLink:
                 self._session = session
                 if self._epoch is None:
                     return
+                self._tail_at_s = float("-inf")
                 await asyncio.wait_for(self._flush(), 2.0)
+                if self._due_tail() is not None:
+                    await asyncio.wait_for(self._send([]), 2.0)
                 report = Finish(self._epoch, exit_code, reason, summary)
                 await asyncio.wait_for(self._request("POST", self._path("finish"), report.to_json()), 2.0)
         except (aiohttp.ClientError, OSError, DaemonError, _Fenced, asyncio.TimeoutError):
@@ -162,6 +170,7 @@ class DaemonLink:
         body = self._registration().to_json()
         welcome = _read(Welcome.from_json, await self._request("POST", "/v1/trainers", body))
         self._epoch, self._version = welcome.epoch, welcome.listed.version
+        self._tail_sent, self._tail_at_s = (), float("-inf")  # a restarted daemon has no line of it
         self._wake.set()
         if welcome.note:
             self._log(welcome.note)
@@ -177,12 +186,17 @@ class DaemonLink:
 
     async def _deliver(self) -> None:
         while True:
+            # No asyncio.wait_for: in Python 3.11 it may swallow a cancellation, and two would deliver the same.
+            timer = asyncio.get_running_loop().call_later(TAIL_S, self._wake.set)
             await self._wake.wait()
+            timer.cancel()
             self._wake.clear()
             if self._epoch is None:
                 continue
             try:
                 await self._flush()
+                if self._due_tail() is not None:
+                    await self._send([])
             except (aiohttp.ClientError, OSError, DaemonError, asyncio.TimeoutError):
                 await asyncio.sleep(DAEMON_RETRY_S)
                 self._wake.set()
@@ -209,10 +223,18 @@ class DaemonLink:
     async def _send(self, batch: list[Report]) -> None:
         if self._epoch is None:
             raise DaemonError("it does not know this trainer any more; registering again")
-        answer = await self._request("POST", self._path("report"), Reports(self._epoch, tuple(batch)).to_json())
+        tail = self._due_tail()
+        answer = await self._request("POST", self._path("report"), Reports(self._epoch, tuple(batch), tail).to_json())
+        if tail is not None:
+            self._tail_sent, self._tail_at_s = tail, time.monotonic()
         with contextlib.suppress(Malformed):  # the reports are delivered all the same
             ends_in_s = Taken.from_json(answer).ends_in_s
             self._ends_s = None if ends_in_s is None else time.monotonic() + ends_in_s
+
+    def _due_tail(self) -> tuple[str, ...] | None:
+        """Returns the last lines of the log, None if they were sent already or a moment ago."""
+        tail = self._tail()
+        return tail if tail != self._tail_sent and time.monotonic() - self._tail_at_s >= TAIL_S else None
 
     # -- HTTP ---
 

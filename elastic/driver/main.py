@@ -81,6 +81,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
         token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
         munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
         on_classes=lambda kinds: trainer.estimating.heard(kinds),
+        tail=output.tail,
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = TrainerDriver(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from bftd.protocol.bounds import TAIL_LINE_MOST, TAIL_LINES_MOST
 from elastic.base.timing import LAST_WORDS_S
 
 HELD_BYTES = 4 << 20
@@ -51,6 +52,7 @@ class JobOutput:
         self._dropped = 0
         self._gone = False
         self._why = _STALLED
+        self._last: deque[str] = deque(maxlen=TAIL_LINES_MOST)
         self._deadline_s: float | None = None
         self._news = threading.Condition()
         # As a daemon thread, so that a write that never returns does not keep the process from ending.
@@ -72,6 +74,7 @@ class JobOutput:
         """Writes one line soon, and never waits. Characters that the encoding lacks are escaped."""
         data = f"{text}\n".encode(self._encoding, "backslashreplace")
         with self._news:
+            self._last.append(text[:TAIL_LINE_MOST])
             if self._gone:
                 return
             self._lines.append(data)
@@ -80,6 +83,11 @@ class JobOutput:
                 self._bytes -= len(self._lines.popleft()) + _LINE_BYTES
                 self._dropped += 1
             self._news.notify()
+
+    def tail(self) -> tuple[str, ...]:
+        """Returns the last lines, cut to TAIL_LINE_MOST characters."""
+        with self._news:
+            return tuple(self._last)
 
     @contextlib.contextmanager
     def logging(self) -> Iterator[None]:

@@ -27,6 +27,7 @@ class ScriptedDaemon:
     def __init__(self, socket_path: Path) -> None:
         self.socket_path = socket_path
         self.reports: list[Report] = []
+        self.tails: list[tuple[str, ...]] = []
         self.registrations: list[Registration] = []
         self.finished: Finish | None = None
         self.refused_texts: set[str] = set()
@@ -152,13 +153,15 @@ class ScriptedDaemon:
 
     async def _report(self, request: web.Request) -> web.Response:
         try:
-            told = Reports.from_json(await request.json()).reports
+            reports = Reports.from_json(await request.json())
         except Malformed as error:
             return web.json_response({"error": str(error)}, status=400)
+        told = reports.reports
         if self.refused_texts & {report.text for report in told if isinstance(report, NoteReport)}:
             return web.json_response({"error": "this text is refused"}, status=400)
         with self._lock:
             self.reports += told
+            self.tails += [] if reports.tail is None else [reports.tail]
             for report in told:
                 if isinstance(report, LeaseReport) and report.state in ("ended", "refused"):
                     self._leases.pop(report.id, None)

@@ -22,7 +22,7 @@ from bftd.http.encoding import answered, encoded
 from bftd.http.note_limit import Notes
 from bftd.http.request import SERVICE, RequestRefused, apply, beside, body_of, number_of, own_trainer, turn
 from bftd.protocol.lease import Leases
-from bftd.protocol.reports import Finish, Report, report_from_json, reports_of
+from bftd.protocol.reports import Finish, Report, report_from_json, reports_of, tail_of
 from bftd.service import status
 from bftd.service.service import Service
 
@@ -129,7 +129,8 @@ def _listed(request: web.Request, listed: Leases) -> Leases:
 async def report(request: web.Request) -> web.Response:
     """Take reports of what happened: all are parsed before any of them counts."""
     service, trainer = own_trainer(request)
-    epoch, items = reports_of(await body_of(request))
+    body = await body_of(request)
+    epoch, items = reports_of(body)
     reports: list[Report] = []
     slices = _Slices(items, request)
     while some := slices.take():
@@ -144,6 +145,9 @@ async def report(request: web.Request) -> web.Response:
             break
         apply(request, Reported(service.now(), trainer.id, tuple(part)))
         await left.rest()
+    if (tail := tail_of(body)) is not None:
+        service.tails = {id_: lines for id_, lines in service.tails.items() if id_ in service.state.trainers}
+        service.tails[trainer.id] = tail
     answer = status.taken(service.state, service.state.trainers[trainer.id])
     return web.json_response(answer.to_json())
 

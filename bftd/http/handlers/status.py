@@ -60,6 +60,7 @@ def trainer_question(
         shown = privacy.trainer(shown_status.trainer(service.state, trainer))
         shown |= {"resize_costs": shown_status.resize_costs(service.state, trainer)}
         shown |= {"curve": shown_status.curve(trainer)}
+        shown |= {"tail": list(service.tails.get(id_, ())) if privacy.owns(trainer.user) else []}
 
     def look_up(ledger: LedgerReader) -> dict[str, Any] | None:
         user = trainer.user if trainer is not None else ledger.owner(id_) if privacy.hides else None

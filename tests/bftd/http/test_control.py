@@ -165,3 +165,23 @@ async def test_of_listed_sizes_at_least_one_must_stay(served: Served) -> None:
     assert code == 400
     assert says(answer["error"], "http.control_handlers.listed_sizes", only="1, 4, 8")
     assert (await served.ask("POST", change, {"nodes_min": 2, "nodes_max": 8}))[1]["sizes"] == [1, 4, 8]
+
+
+async def test_the_last_lines_of_a_log_are_its_users_alone_and_bounded(
+    monkeypatch: pytest.MonkeyPatch, served: Served
+) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    report = f"/v1/trainers/{TRAINER['id']}/report"
+    explain = f"/v1/trainers/{TRAINER['id']}/explain"
+
+    async def tail(sent: Any) -> list[str]:
+        assert (await served.ask("POST", report, {"epoch": 1, "events": [], "tail": sent}))[0] == 200
+        return (await served.ask("GET", explain))[1]["trainer"]["tail"]
+
+    assert await tail(["one", "two\x1b[2J"]) == ["one", "two [2J"]
+    assert await tail(None) == ["one", "two [2J"]
+    assert await tail("nonsense") == ["one", "two [2J"]
+    many = await tail([3, *map(str, range(50)), "x" * 1000])
+    assert (len(many), many[-2], len(many[-1])) == (20, "49", 200)
+    as_user(monkeypatch, "bob")
+    assert (await served.ask("GET", explain))[1]["trainer"]["tail"] == []

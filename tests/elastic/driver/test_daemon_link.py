@@ -226,6 +226,26 @@ async def test_the_end_is_told_after_all_else_and_a_daemon_that_is_away_delays_n
     await asyncio.wait_for(client.link.finish(3, "crashed", Summary()), 20)
 
 
+async def test_the_last_lines_of_the_log_are_sent_when_they_have_changed_and_at_the_end(
+    daemon: ScriptedDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemons, "TAIL_S", 0.02)
+    tail = ["begun"]
+    link = DaemonLink(str(daemon.socket_path), lambda: REGISTRATION, lambda _: None, lambda: None, print,
+                      tail=lambda: tuple(tail))  # fmt: skip
+    running = asyncio.create_task(link.run())
+    await until("sent without a report", lambda: daemon.tails == [("begun",)])
+    link.report(note("a"))
+    await until("a report without lines", lambda: notes(daemon) == ["a"])
+    assert daemon.tails == [("begun",)]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    monkeypatch.setattr(daemons, "TAIL_S", 60.0)
+    tail.append("the end")
+    await link.finish(0, "", Summary())
+    assert daemon.tails == [("begun",), ("begun", "the end")]
+
+
 async def test_a_trainer_that_cannot_begin_is_registered_and_ended_at_once(daemon: ScriptedDaemon) -> None:
     link = Client(daemon).link
     await link.finish_unbegun(2, "no such folder")
