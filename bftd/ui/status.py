@@ -12,7 +12,7 @@ from bftd.base.text import Drawn, Stack, Words
 from bftd.base.view import alarms, shown, snapshot_age, state_rank, trainer_line, warnings
 from bftd.protocol.fields import printable
 
-_STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim"}
+_STATE_STYLES = {"running": "green", "waiting": "yellow", "suspended": "magenta", "finished": "dim", "cancelled": "dim"}
 _DECISIONS_SHOWN = 8
 # A share that would be shown as 0 % says nothing.
 _LEAST_SHARE = 0.005

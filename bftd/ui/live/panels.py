@@ -23,7 +23,13 @@ COLOURS = {
     "idle": "#f0e442",
     "away": "#d58bb5",
 }
-STATE_COLOURS = {"running": "#56b4e9", "waiting": "#e69f00", "suspended": "#d58bb5", "finished": "#a8a8a8"}
+STATE_COLOURS = {
+    "running": "#56b4e9",
+    "waiting": "#e69f00",
+    "suspended": "#d58bb5",
+    "finished": "#a8a8a8",
+    "cancelled": "#a8a8a8",
+}
 _WARNING = "#e69f00"
 _ALARM = "bold #ff7b5a"
 _NOTED = ("alarms", "strays", "hold", "pauses", "hours", "bound", "caps", "silent", "tuned")
