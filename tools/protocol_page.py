@@ -82,6 +82,8 @@ _BOUNDS = {
     "HELD_PER_NODE_MOST": "the same, for each node that its trainer may have at most",
     "COMMAND_MOST_S": "seconds that a Slurm command of a driver may take; at least 0.5",
     "REPORTS_MOST": "reports in one request",
+    "TAIL_LINES_MOST": "lines of the log's end",
+    "TAIL_LINE_MOST": "letters of each of these lines; what is longer is cut",
     "NOTES_PER_S_MOST": "notes of one trainer a second; the others are counted and dropped",
     "NOTES_AT_ONCE_MOST": "notes that may come at once, after a time without any",
     "BODY_BYTES_MOST": "bytes of a request's body",

@@ -107,10 +107,10 @@ def reasons(turn: Draft, missing: Sequence[Trainer], assignment: Assignment) -> 
     return dict.fromkeys(assignment, why)
 
 
-def favoured(trainer: TrainerSpec) -> TrainerSpec:
-    """Return the trainer with a bonus on every size that it can run on."""
+def favoured(trainer: TrainerSpec, earns_now: float) -> TrainerSpec:
+    """Return the trainer with a bonus on every size that it can run on; it `earns_now` on its present nodes."""
     bonus = BONUS * trainer.curve(1) * trainer.weight
-    return _raised(trainer, trainer.nodes_min, bonus) if bonus > 0 else trainer
+    return _raised(trainer, trainer.nodes_min, bonus, earns_now) if bonus > 0 else trainer
 
 
 def insisted(problem: Problem, least: Mapping[str, int]) -> Problem:
@@ -122,7 +122,7 @@ def insisted(problem: Problem, least: Mapping[str, int]) -> Problem:
     )
     bonus = 2.0 * (lost + max((most * trainer.weight for most, _, trainer in worth), default=0.0)) or 1.0
     raised = (
-        _raised(trainer, least[trainer.name], bonus)
+        _raised(trainer, least[trainer.name], bonus, problem.earns_now[trainer.name])
         if trainer.nodes_min <= least.get(trainer.name, 0) <= trainer.nodes_max
         else trainer
         for trainer in problem.trainers
@@ -130,11 +130,10 @@ def insisted(problem: Problem, least: Mapping[str, int]) -> Problem:
     return replace(problem, trainers=tuple(raised))
 
 
-def _raised(trainer: TrainerSpec, least: int, bonus: float) -> TrainerSpec:
+def _raised(trainer: TrainerSpec, least: int, bonus: float, now: float) -> TrainerSpec:
     """Return the trainer with every size from `least` on worth `bonus` more."""
 
     count = len(trainer.current)
-    now = trainer.curve(count) * trainer.weight
     # its stalls cost what they did, though its rate is raised
     share = now / (now + bonus) if count >= least else 1.0
     curve, *others = (

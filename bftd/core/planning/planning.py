@@ -204,7 +204,10 @@ def build_problem(
         )
         spec = spec if len(kinds) == 1 else _on_classes(turn, trainer, spec, sorted(may_use), kinds)
         favoured = turn.settings.decide.first_node_within_s and (mine or not trainer.refused_rounds)
-        specs.append(first_nodes.favoured(spec) if favoured else spec)
+        if favoured:
+            classes = frozenset(map(turn.class_of, mine))
+            spec = first_nodes.favoured(spec, spec.weight * spec.curve_on(classes)(len(mine)))
+        specs.append(spec)
     usable = nodes
     shared = {name for name in nodes if turn.pool.nodes[name].co_located}
     if turn.backoff or shared or turn.pool.counted_on:

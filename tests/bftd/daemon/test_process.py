@@ -347,7 +347,7 @@ NO_CHOICE = "is not one of"
         (["tune", "--objective", "fun"], 2, f"'fun' {NO_CHOICE}"),
         (["status", "--json", "--watch"], 2, "exclude each other"),
         (["stats"], 2, wording("cli.lazy.near", group="bft", name="stats", group2="bft", near="status")),
-        (["bogus"], 2, wording("cli.lazy.unknown", group="bft", name="bogus", group2="bft")),
+        (["xyzzy"], 2, wording("cli.lazy.unknown", group="bft", name="xyzzy", group2="bft")),
         (["status", "--config", "/does/not/exist"], 2, excerpt("bftd.config.unreadable", path="/does/not/exist")),
         (["sandbox", "up", "--gpus", "a100"], 2, wording("cli.sandbox.gpus_malformed", text="a100")),
     ],

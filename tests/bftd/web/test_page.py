@@ -207,7 +207,11 @@ def _subject(name: str, known: bool) -> details.Subject:
     }  # fmt: skip
     nothing = dict.fromkeys(("earmark", "quarantined_until_s", "left_out_until_s"))
     told = {
-        "trainer": {"tail": [name, "<b>"], "resize_costs": {"text": name, "state_bytes": 1, "save_s": 1.0}, "curve": {"text": name}},
+        "trainer": {
+            "tail": [name, "<b>"],
+            "resize_costs": {"text": name, "state_bytes": 1, "save_s": 1.0},
+            "curve": {"text": name},
+        },
         "decisions": [*decisions, {"at_s": 0.0, "trainer": name, "text": name, "decision": {"kind": "noted"}}],
         "node": node | nothing | {"co_located": name, "paused": [name], "failures": 1, "left_out_for": name},
         "leases": [lease],

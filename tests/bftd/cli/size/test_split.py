@@ -35,7 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     terminal = Terminal(monkeypatch, capsys, "size", "split")
-    terminal.err_lines_most = 1
+    terminal.err_lines_most = 2  # that it goes on, and what is wrong
     return terminal
 
 
