@@ -42,7 +42,7 @@ def refused(site: SandboxSite, *words: str) -> tuple[int, str]:
         (["--elastic=0", "train.py"], "1"),
         (["--elastic=0-4", "train.py"], "1"),
         (["--elastic=many", "train.py"], "MIN-MAX"),
-        (["--elastic=1-3", "train.py"], "2 nodes"),
+        (["--elastic=3-4", "train.py"], "2 nodes"),
         (["--elastic=1-2,backend=horovodd", "train.py"], "horovod"),
         (["--elastic=1-2,sizes=1:9", "train.py"], "9"),
         (["--elastic=1-2,colour=red", "train.py"], "known"),
