@@ -21,8 +21,8 @@ Static { text-wrap: nowrap; }
 #filter { display: none; height: 1; border: none; background: $surface; padding: 0 1; }
 #filter.open { display: block; }
 .tall #sets { display: block; }
-.tall #detail { height: 16; }
-.tall #feed { height: 12; }
+.tall #detail { height: 10; }
+.tall #feed { height: 8; }
 .wide #below { layout: horizontal; height: 18; }
 .wide #detail { height: 100%; width: 3fr; }
 .wide #feed { height: 100%; width: 2fr; }
