@@ -44,12 +44,12 @@ def ls(as_json: bool) -> None:
 
 
 @checkpoints.command()
-@click.argument("ids", nargs=-1, metavar="[ID...]")
+@click.argument("ids", nargs=-1, metavar="[ID|NAME...]")
 @click.option("--ended", is_flag=True, help="Those of trainers that ended well.")
 @times.option("--older-than", "before_s", help="Those last saved before then, of trainers that do not run.")
 @click.option("--force", is_flag=True, help="Also where a driver on another host has not said that it ended.")
 def rm(ids: tuple[str, ...], ended: bool, before_s: float | None, force: bool) -> None:
-    """Remove checkpoints, by the ids that `bft checkpoints ls` shows; never one of a trainer that runs."""
+    """Remove checkpoints, by the ids or names that `bft checkpoints ls` shows; never one of a trainer that runs."""
     if not (ids or ended or before_s is not None):
         raise UsageError(
             "name the checkpoints to remove, or say --ended or --older-than; `bft checkpoints ls` shows them"
@@ -86,11 +86,12 @@ def _swept() -> Path:
 
 
 def _named(known: Iterable[Entry], ids: tuple[str, ...]) -> list[Entry]:
-    """Return the entries with these ids, each a full name or a unique short one; raises UsageError."""
+    """Return the entries with these ids, full or short, or trainers' names, each of one alone; raises UsageError."""
     chosen = []
     for text in dict.fromkeys(ids):
         found = [entry for entry in known if text == str(entry.name)]
         found = found or [entry for entry in known if entry.name.means(text)]
+        found = found or [entry for entry in known if text and text == entry.owner.title]
         if not found:
             raise UsageError(f"there is no checkpoint {text}; `bft checkpoints ls` shows yours")
         if len(found) > 1:

@@ -133,6 +133,14 @@ def test_what_is_meant_has_to_be_said_and_to_be_there(root: Path) -> None:
     assert sorted(os.listdir(root)) == ["7@hpc", "7@one"]
 
 
+def test_a_checkpoint_goes_by_its_trainers_name_where_one_alone_has_it(root: Path) -> None:
+    for id_, title in (("7", "mine"), ("8", "mine"), ("9", "other")):
+        saved(root, id_, title=title)
+    assert says(refused("rm", "mine"), "cli.checkpoints.ambiguous", text="mine", names=fragment("7, 8"))
+    assert checkpoints("rm", "other").output == "removed 9\n"
+    assert sorted(os.listdir(root)) == ["7", "8"]
+
+
 def test_a_folder_that_is_not_the_users_alone_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root.mkdir()
     root.chmod(0o770)
