@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable
 from itertools import chain
 from typing import Any
@@ -14,6 +15,8 @@ from bftd import api_client
 
 Items = list[CompletionItem]
 
+# Others choose the names of their trainers, and a shell takes what is completed as typed.
+_PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 # A shell waits for the answer.
 _TIMEOUT_S = 1.0
 # What bash takes as the end of a word, in its default $COMP_WORDBREAKS.
@@ -113,8 +116,8 @@ def _known(ctx: click.Context, live: bool = False) -> tuple[Items, Items]:
         nodes += [node["name"] for node in status.get("nodes", ())]
     except Exception:
         return [], []
-    spoken = [CompletionItem(name) for name in names if name and not any(map(str.isspace, name))]
-    return [*ids, *spoken], list(map(CompletionItem, nodes))
+    spoken = [CompletionItem(name) for name in names if _PLAIN.fullmatch(name)]
+    return [*(item for item in ids if item.value), *spoken], list(map(CompletionItem, nodes))
 
 
 def _begun(incomplete: str, found: Iterable[CompletionItem]) -> Items:

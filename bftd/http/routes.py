@@ -57,7 +57,7 @@ ROUTES = (
     Route("GET", "/v1/trainers/{id}/leases", driver.leases),
     Route("POST", "/v1/trainers/{id}/report", driver.report),
     Route("POST", "/v1/trainers/{id}/finish", driver.finish),
-    Route("POST", "/v1/trainers/{id}/change", control.change),
+    Route("POST", "/v1/trainers/{id}/change", control.change, OVERVIEW_UNITS),
     Route("GET", "/v1/trainers/{id}/explain", status.explain, OVERVIEW_UNITS),
     Route("GET", "/v1/trainers", query.trainers, OVERVIEW_UNITS),
     Route("GET", "/v1/nodes/{name}/explain", query.explain_node, OVERVIEW_UNITS),

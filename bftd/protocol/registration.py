@@ -56,7 +56,8 @@ class Registration:
     `curve` is what the user knows about its scaling, `up_cost_s` and `down_cost_s` about its resizes (R_j^up and R_j^dw
     of the paper), `warm_up_s` about the time from a node's grant to its first step; None means not known. `user` is ""
     if the daemon is to fill in the caller, and `partition` is "" if any that it harvests will do. `estimates` are the
-    estimates of its speed so far. `log` is the file that the job's output goes to, "" if it goes to a terminal.
+    estimates of its speed so far. `log` is the file that the job's output goes to, "" if it goes to a terminal. The
+    driver of a `resizable` trainer goes by the numbers of nodes that come with its leases.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Registration:
     requirements: Requirements = field(default=Requirements(), metadata={"old_name": "wish"})  # in ledgers, until 0.2
     estimates: tuple[CurveEstimate, ...] = ()
     log: str = ""
+    resizable: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the body of the request."""
@@ -96,6 +98,7 @@ class Registration:
             **self.requirements.to_fields(),
             "estimates": [estimate.to_json() for estimate in self.estimates],
             "log": self.log or None,
+            "resizable": self.resizable,
         }
 
     @classmethod
@@ -127,6 +130,7 @@ class Registration:
             requirements=Requirements.read(fields),
             estimates=curves.estimates(fields, "estimates"),
             log=_path(fields.raw("log")),
+            resizable=fields.flag("resizable", False),
         )
 
 

@@ -82,7 +82,7 @@ def _sentence(alike: list[Event], names: Mapping[str, str]) -> str:
     if kind in _TOLD or (kind == "lease" and str(data.get("state")) in _TOLD_OF_LEASES):
         return ""
     who = names.get(event["trainer"], f"trainer {event['trainer']}") if event["trainer"] else "a trainer"
-    nodes = fold([str(each["node"]) for each in alike if each["node"]])
+    nodes = _folded([str(each["node"]) for each in alike if each["node"]])
     try:
         return _known(kind, who, nodes, [each["data"] for each in alike], event)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
@@ -172,7 +172,7 @@ def _pool(data: Mapping[str, Any]) -> str:
         "beyond_joined": "max_nodes or max_share keeps out {}",
         "beyond_left": "max_nodes or max_share no longer keeps out {}",
     }
-    return listed([text.format(fold(data[name])) for name, text in changes.items() if data.get(name)])
+    return listed([text.format(_folded(data[name])) for name, text in changes.items() if data.get(name)])
 
 
 def _unknown(kind: str, who: str, nodes: str, data: Mapping[str, Any]) -> str:
@@ -192,5 +192,13 @@ def _field(name: str, value: Any) -> str:
             return f"{words} {value:,.6g}"
         return f"{words} {moment(value) if value > _MOMENT_S else _took(value)}"
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return f"{words} {fold(value)}"
+        return f"{words} {_folded(value)}"
     return f"{words} {value if isinstance(value, str) else json.dumps(value)}"
+
+
+def _folded(names: list[str]) -> str:
+    """Fold names of nodes; those that Slurm would not give one are joined."""
+    try:
+        return fold(names)
+    except Exception:  # of a library with errors of its own
+        return ", ".join(names)

@@ -122,15 +122,15 @@ class DaemonLink:
             return
 
     async def finish_unbegun(self, exit_code: int, reason: str) -> None:
-        """Registers a trainer that cannot begin, and ends it at once; gives up when the daemon is away.
+        """Registers a trainer that cannot begin as one that has ended; gives up when the daemon is away.
 
-        The daemon puts it off until Slurm has shown it the job.
+        The daemon puts it off until Slurm has shown it the job. An older one has to be told the end by itself.
         """
         with contextlib.suppress(aiohttp.ClientError, OSError, DaemonError, _Fenced, asyncio.TimeoutError):
             async with self._open() as self._session:
                 for _ in range(_ASKED_AGAIN):
                     with contextlib.suppress(_PutOffError):
-                        await asyncio.wait_for(self._register(), 2.0)
+                        await asyncio.wait_for(self._register(exit_code=exit_code, reason=reason), 2.0)
                         break
                     await asyncio.sleep(DAEMON_RETRY_S)
             await self.finish(exit_code, reason, NO_SUMMARY)
@@ -166,8 +166,8 @@ class DaemonLink:
                     self._log(f"bftd: {complaint}")
                 await asyncio.sleep(DAEMON_RETRY_S)
 
-    async def _register(self) -> None:
-        body = self._registration().to_json()
+    async def _register(self, **more: object) -> None:
+        body = self._registration().to_json() | more
         welcome = _read(Welcome.from_json, await self._request("POST", "/v1/trainers", body))
         self._epoch, self._version = welcome.epoch, welcome.listed.version
         self._tail_sent, self._tail_at_s = (), float("-inf")  # a restarted daemon has no line of it

@@ -131,6 +131,7 @@ def _registration(settings: DriverSettings, trainer: TrainerDriver) -> Registrat
         requirements=spec.requirements(settings.features),
         estimates=trainer.estimating.estimates,
         log=settings.log,
+        resizable=True,
     )
 
 
@@ -202,8 +203,9 @@ async def _tell_failure(job: _Job, code: int, reason: str) -> None:
 def _settings_of_job(job: _Job) -> DriverSettings:
     """Returns the settings of a batch job; raises UsageError."""
     header, source, trainer_id = job.header, job.source, job.id
-    if path := own_packages.namesake(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
-        raise UsageError(f"{path} hides bftd's package of that name, by $PYTHONPATH: rename it")
+    folders = os.environ.get("PYTHONPATH")
+    if folders and (path := own_packages.namesake(folders.split(os.pathsep))):  # an empty one is the present folder
+        raise UsageError(f"{path} hides bftd's package of that name: take its folder out of $PYTHONPATH")
     given = given_address()
     cwd, environ = Path.cwd(), os.environ
     spec = ElasticSpec.parse(header.elastic)

@@ -47,7 +47,7 @@ class Clockwork:
         self._pilot_manager = pilot_manager
         self._liveness = liveness
         self._clock = clock
-        self._limits = PilotLimits(lambda nodes: run.settings.spec.allowed.largest(nodes) > 0)
+        self._limits = PilotLimits(lambda nodes: run.settings.sizes.largest(nodes) > 0)
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """Returns the coroutines to run; none of them ends."""

@@ -187,7 +187,7 @@ class TrainerDriver:
             if wait_s > 0:
                 asyncio.get_running_loop().call_later(wait_s, self.run.wake)
                 ready = [pilot for pilot in ready if pilot not in newcomers]
-        return ready[: self.run.settings.spec.allowed.largest(len(ready))]
+        return ready[: self.run.settings.sizes.largest(len(ready))]
 
     def _would_lose(self, pilots: Sequence[Pilot]) -> bool:
         """Whether newcomers have to wait because no checkpoint can be saved: all would begin again from the last one.

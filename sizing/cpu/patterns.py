@@ -100,6 +100,10 @@ class Pattern:
             raise _TooLongError
 
 
+# Letters of a line, and lines, that an expression is looked for in: some commands print tensors.
+_SUGGESTED_OF, _SUGGESTED_BY = 200, 6
+
+
 def number(text: str) -> float | None:
     """Return a number as scripts print it, with or without thousands separators; None for any other text."""
     text = text.strip()
@@ -114,7 +118,7 @@ def suggested(lines: Sequence[str]) -> str:
 
     Return "" if there is none: of the lines, the last are compared with those before that differ in numbers only.
     """
-    lines = list(lines)
+    lines = [line[:_SUGGESTED_OF] for line in list(lines)[-_SUGGESTED_BY:]]
     for place in range(len(lines) - 1, 0, -1):
         line = lines[place]
         alike = (each for each in reversed(lines[:place]) if _LETTERS.sub(" ", each) == _LETTERS.sub(" ", line))

@@ -15,7 +15,7 @@ _BY_TASK = re.compile(r"(?<![-\w.])(srun|mpirun|mpiexec)(?![-\w./=])(.*)")
 _PROGRAM = re.compile(r"(?:^|\s)(?!-)(?:\S*python\S*|\S+\.(?:py|sh)|bash|sh)(?=\s|$)")
 """The program behind a launcher: options from there on are its own."""
 _COMMENT = re.compile(r"(^|\s)#.*")
-_NO_LAUNCH = re.compile(r"\s*(pip|conda|mamba|module|echo|printf|which)\b")
+_NO_LAUNCH = re.compile(r"\s*(import|from|pip|conda|mamba|module|echo|printf|which)\b")
 _ASSIGNMENT = re.compile(r"\s*(export\s+)?\w+=")
 _GPUS = {"gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"}
 # The options of each launcher by name: nodes, processes per node, processes in all.

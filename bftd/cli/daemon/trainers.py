@@ -90,7 +90,7 @@ def trainers(
 def find(daemon: api_client.ApiClient, word: str) -> dict[str, Any]:
     """Return the trainer with that id, else the one of that name that has not ended, else the last one that has.
 
-    Raises BftError if it is not known, UsageError if several of that name have not ended.
+    One's own come before others'. Raises BftError if it is not known, UsageError if several of that name are live.
     """
     known = listed(daemon, every=True)["trainers"]
     trainer = next((trainer for trainer in known if trainer["id"] == word), None) or _called(known, word)
@@ -114,6 +114,7 @@ def _unknown(words: Sequence[str]) -> BftError:
 
 def _called(known: Sequence[dict[str, Any]], name: str) -> dict[str, Any] | None:
     found = [trainer for trainer in known if trainer["name"] == name]
+    found = [trainer for trainer in found if trainer["user"] == _own_name()] or found
     live = [trainer for trainer in found if trainer["state"] != "finished"]
     if len(live) > 1:
         raise UsageError(

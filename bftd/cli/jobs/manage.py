@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 # A driver of `bft run`: run-<host>-<pid>.u<uid>.<hex>
 _FOREGROUND = re.compile(r"run-(.+)-(\d+)\.u\d+\.[0-9a-f]+")
 _CHUNK_BYTES = 2**20
+# Of control characters, a terminal gets those of lines and progress bars: the log may be another user's.
+_HARMLESS = bytes(each if each >= 32 or each in b"\t\n\r" else 32 for each in range(256))
 _LOOK_S = 0.5
 _BEGUN_S = 2.0
 # How often a quiet log's trainer is asked for: a status is not cheap for the daemon.
@@ -45,10 +48,12 @@ def logs(job: str, follow: bool, config_path: str | None) -> None:
     if "log" not in trainer:
         raise BftError("this daemon is older than bft and keeps no logs' places: look for slurm-JOB.out")
     if not trainer["log"]:
-        raise BftError(f"no log of {who} is known: it is another user's, or its output went to a terminal")
+        raise BftError(f"no log of {who} is known: its driver told of none, or it is another user's")
     path = Path(trainer["log"])
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BftError(f"{path}, the log of {who}, is no file: nothing is printed")
             _copy(file)
             if follow:
                 _follow(file, path, daemon, trainer["id"])
@@ -126,9 +131,11 @@ def weight(job: str, weight: float, config_path: str | None, as_json: bool) -> N
 
 def _changed(config_path: str | None, job: str, **asked: Any) -> dict[str, Any]:
     daemon = api_client.find(config_path)
-    id_ = trainers.find(daemon, job)["id"]
+    trainer = trainers.find(daemon, job)
+    if trainer["state"] == "finished":
+        raise BftError(f"{_who(trainer)} has ended already")
     try:
-        return daemon.change(id_, **asked)
+        return daemon.change(trainer["id"], **asked)
     except ApiError as error:
         if error.status == 400:
             raise UsageError(str(error)) from None
@@ -146,7 +153,7 @@ def _copy(file: IO[bytes]) -> bool:
     some = False
     while part := file.read(_CHUNK_BYTES):
         some = True
-        sys.stdout.buffer.write(part)
+        sys.stdout.buffer.write(part.translate(_HARMLESS) if sys.stdout.isatty() else part)
     sys.stdout.buffer.flush()
     return some
 
@@ -173,6 +180,8 @@ def _has_ended(daemon: api_client.ApiClient, id_: str) -> bool:
     """Whether a trainer has ended for sure: a daemon that is away says nothing."""
     try:
         trainer = daemon.explain(id_, limit=1)["trainer"]
+    except ApiError as error:
+        return error.status == 404
     except BftError:
         return False
     return trainer is None or trainer["state"] == "finished"
@@ -183,16 +192,28 @@ def _begun(daemon: api_client.ApiClient, job: str, config_path: str | None) -> d
     settings = configuration.load_found(config_path)
     slurm, told = common.slurm_client(settings), False
     while True:
-        try:
-            return trainers.find(daemon, job)
-        except BftError as error:
-            known = type(error) is BftError and _driver_job(slurm, job, settings.slurm.driver_partition)
-            if not known:
-                raise
+        if not told or not _is_pending(slurm, job):  # Slurm alone is asked meanwhile: a list of trainers is not cheap
+            try:
+                return trainers.find(daemon, job)
+            except BftError as error:
+                known = type(error) is BftError and _driver_job(slurm, job, settings.slurm.driver_partition)
+                if not known:
+                    raise
         if not told:
             click.echo(f"bft: the driver of job {job} has not begun yet: waiting for it", err=True)
         told = True
         time.sleep(_BEGUN_S)
+
+
+def _is_pending(slurm: SlurmClient, job: str) -> bool:
+    """Whether a job still waits in Slurm, as far as that is known."""
+    from slurm_plugin.errors import SlurmError
+
+    try:
+        known = slurm.job(job)
+    except SlurmError:
+        return True
+    return known is not None and known.state == "PENDING"
 
 
 def _driver_job(slurm: SlurmClient, job: str, partition: str) -> dict[str, Any] | None:

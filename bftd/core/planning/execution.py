@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from math import inf
 from operator import attrgetter
 
@@ -252,7 +253,9 @@ def _holders(turn: Draft, assignment: Assignment) -> list[tuple[Trainer, int]]:
 
 def _named(trainer: Trainer, holders: Sequence[tuple[Trainer, int]]) -> list[tuple[Trainer, int]]:
     """Return the first few holders: those of the trainer's own user, who may end them, come first."""
-    return sorted(holders, key=lambda holder: holder[0].user != trainer.user)[: caps.NAMED_MOST]
+    own = [holder for holder in holders if holder[0].user == trainer.user][: caps.NAMED_MOST]
+    others = (holder for holder in holders if holder[0].user != trainer.user)
+    return [*own, *islice(others, caps.NAMED_MOST - len(own))]
 
 
 def _held(turn: Draft, trainer: Trainer, held: int) -> str:
@@ -297,6 +300,8 @@ def _explain_stay(
     else:
         named = _named(trainer, holders) if held == 0 and free < trainer.sizes.low else []
         key = ":".join((str(held), str(free), *sorted(holder.id for holder, _ in named)))
+        if key == turn.trainers[trainer.id].last_reason:  # no words for what is said already: many may wait
+            return
         decision = _no_growth(turn, trainer, held, free, named, len(holders), points)
     _say_once(turn, trainer, key, decision)
 

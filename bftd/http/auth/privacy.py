@@ -20,6 +20,7 @@ _JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*(?:(?<=,) \d\S*)*")
 # Lists of users' jobs as `foreign_pilots` writes them: users without a trainer here are in no list of names.
 _OF_OTHERS = re.compile(r"\(jobs? \d[^()]*\)")
 _BENEFICIARIES = re.compile(r"^(.*?: )?.* (gains? more|had no node|makes? more of them)$")  # the last until 0.2
+_HOLDER = re.compile(r" \(.*?, ([^ ()]+)\)(?= since )")
 _WORD = re.compile(r"[^\s,;:()]+")
 
 
@@ -58,6 +59,8 @@ class Privacy:
         if not self.hides:
             return text
         text = _JOB.sub(r"a \1", _OF_OTHERS.sub("(jobs of others)", text))
+        # also of users whose trainers are forgotten here
+        text = _HOLDER.sub(lambda found: found[0] if self.owns(found[1]) else "", text)
         text = _BENEFICIARIES.sub(lambda found: f"{found[1] or ''}others {found[2].replace('s ', ' ', 1)}", text)
         for phrase in self._phrases:
             text = text.replace(phrase, NAMELESS)

@@ -69,13 +69,16 @@ async def change(request: web.Request) -> web.Response:
         raise RequestRefused(503, "Slurm was not read yet since the daemon's start: try again in a moment")
     sizes = None
     if asked is not None:
+        if not trainer.request.resizable:
+            raise RequestRefused(409, f"the driver of trainer {trainer.id} is too old to be resized: submit it anew")
         sizes = trainer.request.sizes.between(asked.low, asked.high)
         if sizes is None:
             only = ", ".join(map(str, trainer.request.sizes.only or ()))
             raise RequestRefused(400, f"change: trainer {trainer.id} runs on {only} nodes alone (sizes=)")
         if asked.low > len(pool.nodes):
             raise RequestRefused(400, f"change: {len(pool.nodes)} nodes are harvested, it would need {asked.low}")
-    apply(request, RequestChanged(service.now(), trainer.id, sizes, weight or None))
+    if sizes not in (None, trainer.sizes) or weight not in (None, trainer.request.weight):
+        apply(request, RequestChanged(service.now(), trainer.id, sizes, weight or None))
     now = service.state.trainers[trainer.id]
     answer = now.sizes.to_fields() | {"weight": now.request.weight}
     return web.json_response(answer | {"id": now.id, "objective": service.state.settings.decide.objective})

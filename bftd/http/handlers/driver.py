@@ -21,6 +21,7 @@ from bftd.http.auth.privacy import Privacy
 from bftd.http.encoding import answered, encoded
 from bftd.http.note_limit import Notes
 from bftd.http.request import SERVICE, RequestRefused, apply, beside, body_of, number_of, own_trainer, turn
+from bftd.protocol.fields import Fields
 from bftd.protocol.lease import Leases
 from bftd.protocol.reports import Finish, Report, report_from_json, reports_of, tail_of
 from bftd.service import status
@@ -60,7 +61,10 @@ async def register(request: web.Request) -> web.Response:
         raise RequestRefused(*why_not)
     if known is None and not caller.admin:
         _check_number(service, caller)
-    apply(request, Registered(service.now(), asked))
+    fields, now_s = Fields(body, "trainer"), service.now()
+    code = fields.whole("exit_code", None)  # of a driver that cannot begin: nothing is planned for it
+    ended = [] if code is None else [Finished(now_s, asked.id, code, fields.text("reason", ""))]
+    apply(request, Registered(now_s, asked), *ended)
     welcome = service.welcome(asked.id)  # built now: another driver may come meanwhile
     welcome = replace(welcome, listed=_listed(request, welcome.listed))
     return answered(await beside(request, lambda: encoded(welcome.to_json())))

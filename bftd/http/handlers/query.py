@@ -119,7 +119,7 @@ def _now_there(state: State, name: str, last: Mapping[str, Any]) -> str:
     item, ended_s = state.pool.nodes.get(name), last["ended_s"]
     if item is None or ended_s is None or state.pool.time_s <= ended_s or last["why_revoked"] != ASKED:
         return ""
-    return f"; it {item.why}" if item.wanted else "; no regular job has the node"
+    return f"; now the node {item.why}" if item.wanted else "; no regular job has the node"
 
 
 def _nameless_node(privacy: Privacy, shown: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,9 @@ class Pages:
     def __init__(self, ledger: LedgerReader) -> None:
         self._shared = ResponseCache[tuple[str, str, str, bool, bool, int], SentPage]("page")
         self._gathering = PageMaker(ledger)
+        # by themselves: whoever looks at many of them must not hold up the main page
+        self._shared_details = ResponseCache[tuple[str, str, str, bool, bool, int], SentPage]("details")
+        self._gathering_details = PageMaker(ledger)
 
     async def answer(self, service: Service, caller: Caller, hours: int) -> SentPage:
         """Return this caller's page of the last `hours`; 0: of as many hours as are recorded."""
@@ -63,14 +66,14 @@ class Pages:
             told = trainer_question(service, _privacy(asked), id_, DECISIONS_MOST) if _is_known(caller) else None
 
             def make() -> SentPage:
-                subject = self._gathering.subject(asked, id_, told)
-                shown, charts = self._gathering.trainer_charts(asked, id_) if subject.told else (hours, "")
+                subject = self._gathering_details.subject(asked, id_, told)
+                shown, charts = self._gathering_details.trainer_charts(asked, id_) if subject.told else (hours, "")
                 why = f"No trainer {id_} is known: the main page lists those there are."
                 return _sent(details.trainer_page(subject, shown, charts), subject, why)
 
             return make
 
-        return await self._shared.answer(_key(service, caller, hours, "trainer", id_), prepare, KEPT_S)
+        return await self._shared_details.answer(_key(service, caller, hours, "trainer", id_), prepare, KEPT_S)
 
     async def node(self, service: Service, caller: Caller, name: str) -> SentPage:
         """Return the page of one node for this caller."""
@@ -80,17 +83,18 @@ class Pages:
             told = node_question(service, _privacy(asked), name, DECISIONS_MOST) if _is_known(caller) else None
 
             def make() -> SentPage:
-                subject = self._gathering.subject(asked, name, told)
+                subject = self._gathering_details.subject(asked, name, told)
                 why = f"No node {name} is harvested: the main page lists those that are."
                 return _sent(details.node_page(subject), subject, why)
 
             return make
 
-        return await self._shared.answer(_key(service, caller, 0, "node", name), prepare, KEPT_S)
+        return await self._shared_details.answer(_key(service, caller, 0, "node", name), prepare, KEPT_S)
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Let the threads go."""
         self._shared.close()
+        self._shared_details.close()
 
 
 PAGES: web.AppKey[Pages] = web.AppKey("pages", Pages)

@@ -19,6 +19,7 @@ from bftd.ledger.history.query import TooMuch
 from bftd.ledger.reader import LedgerReader
 from bftd.web.details import Subject
 from bftd.web.history import Drawn, drawn, of_trainer
+from bftd.web.html import text
 from bftd.web.page import DEFAULT_HOURS, STEPS, PageData
 from bftd.web.sections import LINKS_MOST
 
@@ -92,7 +93,10 @@ class PageMaker:
 
     def trainer_charts(self, asked: PageRequest, id_: str) -> tuple[int, str]:
         """Return the hours that the charts of one trainer show, and the charts as HTML."""
-        hours, history = self._recorded(asked, Privacy(asked.caller, asked.state, asked.private))
+        try:
+            hours, history = self._recorded(asked, Privacy(asked.caller, asked.state, asked.private))
+        except BftError as error:
+            return asked.hours or DEFAULT_HOURS, f"<p class=quiet>{text(str(error))}"
         return hours, of_trainer(history, id_, hours)
 
     def _past(self, asked: PageRequest, privacy: Privacy) -> _Past:

@@ -12,6 +12,7 @@ local OPTION = "^_SLURM_SPANK_OPTION_bftd_auto_gpus=(.*)$"
 local ANSWER = "^BFTD_AUTO_GPUS=(.*)$"
 local CHOSEN = "BFT_AUTO_GPUS" -- where the SPANK plug-in finds, in the job, what to write into its output
 local ANSWER_LETTERS = 8192
+local SCRIPT_LETTERS = 65536 -- slurmctld waits while a script is searched for its launcher
 local PLAN_LETTERS = 1200
 local WHY_LETTERS = 200
 local CPUS_MOST = 60000 -- of a node; Slurm counts those of a task in 16 bits
@@ -29,10 +30,11 @@ local MEMORY_FIELDS = { "min_mem_per_node", "min_mem_per_cpu", "pn_min_memory", 
 
 -- Programs that start a node's processes themselves, and so want one task a node; sizing/sbatch/launchers.py has more.
 local BY_NODE = {
-  torchrun = "torchrun", ["torch.distributed"] = "torch%.distributed%.%l+", ["accelerate launch"] = "accelerate%s+launch",
+  torchrun = "torchrun", ["torch.distributed.run"] = "torch%.distributed%.run",
+  ["torch.distributed.launch"] = "torch%.distributed%.launch", ["accelerate launch"] = "accelerate%s+launch",
   deepspeed = "deepspeed",
 }
-local NO_LAUNCH = { pip = true, conda = true, mamba = true, module = true, echo = true, printf = true, which = true }
+local NO_LAUNCH = { import = true, from = true, pip = true, conda = true, mamba = true, module = true, echo = true, printf = true, which = true }
 
 local function is_given(value)
   return given.is_given(value) and value ~= ""
@@ -237,9 +239,8 @@ local function launcher(script)
   end
 end
 
-local function agrees(job_desc, part_list, plan)
+local function agrees(job_desc, part_list, plan, processes)
   local partition = part_list[plan.partition]
-  local _, processes = launcher(job_desc.script)
   if processes and processes ~= plan.gpus then
     return false
   end
@@ -268,11 +269,11 @@ local function agrees(job_desc, part_list, plan)
   return not (plan.features and is_given(job_desc.features) and job_desc.features ~= plan.features)
 end
 
-local function first_that_agrees(job_desc, part_list, plans)
+local function first_that_agrees(job_desc, part_list, plans, processes)
   local by, has_them = chosen_gpus(job_desc)
   local others = false
   for _, plan in ipairs(plans) do
-    if agrees(job_desc, part_list, plan) then
+    if agrees(job_desc, part_list, plan, processes) then
       if has_them(plan) then
         return plan, by
       end
@@ -325,7 +326,7 @@ local function at_most(value, bound)
 end
 
 -- Fills in what is left out and returns it as options.
-local function fill(job_desc, partition, plan, gpus_by)
+local function fill(job_desc, partition, plan, gpus_by, program)
   local written = {}
   local function write(...)
     written[#written + 1] = string.format(...)
@@ -346,7 +347,7 @@ local function fill(job_desc, partition, plan, gpus_by)
     write("--nodes=%d", plan.nodes)
   end
   if tasks == nil then
-    tasks = launcher(job_desc.script) and 1 or plan.tasks
+    tasks = program and 1 or plan.tasks
     job_desc.ntasks_per_node = tasks
     put(job_desc, "SLURM_NTASKS_PER_NODE", tasks)
     write("--ntasks-per-node=%d", tasks)
@@ -392,9 +393,10 @@ function M.apply(job_desc, part_list)
   if #plans == 0 then
     given.refuse("--auto-gpus: no plan came with the job: submit it with an sbatch that has bftd's plug-in")
   end
-  local plan, gpus_by = first_that_agrees(job_desc, part_list, plans)
-  local written = fill(job_desc, part_list[plan.partition], plan, gpus_by)
-  local program, why = launcher(job_desc.script), plan.why
+  local program, processes = launcher(job_desc.script:sub(1, SCRIPT_LETTERS))
+  local plan, gpus_by = first_that_agrees(job_desc, part_list, plans, processes)
+  local written = fill(job_desc, part_list[plan.partition], plan, gpus_by, program)
+  local why = plan.why
   if program then
     why = why .. "; " .. program .. " starts a node's processes"
   end

@@ -106,7 +106,7 @@ async def test_a_user_without_trainers_is_paused_before_he_brings_any(served: Se
 
 
 async def test_a_driver_hears_how_many_nodes_its_trainer_may_have_and_there_are(served: Served) -> None:
-    _, welcome = await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 64})
+    _, welcome = await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 64, "resizable": True})
     assert welcome["nodes_max"] == 64
     served.see("n1", "n2", "n3")
     leases = f"/v1/trainers/{TRAINER['id']}/leases?epoch=1&version=0"
@@ -140,7 +140,7 @@ async def test_a_trainer_is_changed_by_its_user_alone_and_its_log_is_shown_to_hi
      {"nodes_min": 3, "nodes_max": 2}, {"nodes_min": 0, "nodes_max": 2}, {"nodes_min": 2, "nodes_max": 2}],
 )  # fmt: skip
 async def test_a_change_that_says_too_little_or_nonsense_changes_nothing(body: Any, served: Served) -> None:
-    await served.ask("POST", "/v1/trainers", TRAINER)
+    await served.ask("POST", "/v1/trainers", TRAINER | {"resizable": True})
     served.see("n1")
     before = served.service.state.trainers[TRAINER["id"]].request
     assert (await served.ask("POST", f"/v1/trainers/{TRAINER['id']}/change", body))[0] == 400
@@ -158,7 +158,7 @@ async def test_nothing_is_changed_before_slurm_was_read_or_after_the_end(served:
 
 
 async def test_of_listed_sizes_at_least_one_must_stay(served: Served) -> None:
-    await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 8, "sizes": [1, 4, 8]})
+    await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 8, "sizes": [1, 4, 8], "resizable": True})
     served.see("n1", "n2", "n3")
     change = f"/v1/trainers/{TRAINER['id']}/change"
     code, answer = await served.ask("POST", change, {"nodes_min": 2, "nodes_max": 3})
@@ -185,3 +185,31 @@ async def test_the_last_lines_of_a_log_are_its_users_alone_and_bounded(
     assert (len(many), many[-2], len(many[-1])) == (20, "49", 200)
     as_user(monkeypatch, "bob")
     assert (await served.ask("GET", explain))[1]["trainer"]["tail"] == []
+
+
+async def test_the_driver_of_an_older_version_is_not_resized(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    served.see("n1", "n2")
+    change = f"/v1/trainers/{TRAINER['id']}/change"
+    assert (await served.ask("POST", change, {"nodes_min": 1, "nodes_max": 1}))[0] == 409
+    assert (await served.ask("POST", change, {"weight": 2}))[0] == 200
+
+
+async def test_what_changes_nothing_makes_no_event(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER | {"resizable": True})
+    served.see("n1", "n2")
+    version = served.service.state.trainers[TRAINER["id"]].version
+    same = {"nodes_min": 1, "nodes_max": 2, "weight": 1}
+    assert (await served.ask("POST", f"/v1/trainers/{TRAINER['id']}/change", same))[0] == 200
+    assert served.service.state.trainers[TRAINER["id"]].version == version
+
+
+async def test_a_driver_that_cannot_begin_takes_no_node_from_others(served: Served) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER | {"nodes_max": 4})
+    served.see("n1", "n2", "n3", "n4")
+    failed = TRAINER | {"id": "run-here-2", "nodes_max": 4, "exit_code": 2, "reason": "no such folder"}
+    assert (await served.ask("POST", "/v1/trainers", failed))[0] == 200
+    live = [lease.trainer for lease in served.service.state.leases.values() if lease.live]
+    assert live == [TRAINER["id"]] * 4
+    [ended] = [item for item in (await served.ask("GET", "/v1/trainers?all=1"))[1]["trainers"] if item["exit_code"]]
+    assert (ended["id"], ended["state"], ended["exit_code"]) == ("run-here-2", "finished", 2)

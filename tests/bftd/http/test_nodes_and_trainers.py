@@ -176,5 +176,5 @@ async def test_regression_a_node_that_no_job_got_is_not_said_to_have_gone_to_one
     taken = job("4711", "RUNNING", nodes=("n1",), user="bob")
     nodes = {"n1": node("n1", "ALLOCATED"), "n2": node("n2")}
     served.service.observe(Snapshot(time.time(), nodes, (taken,), ()))
-    assert await why("n1") == f"{ASKED}; it {served.service.state.pool.nodes['n1'].why}"
+    assert await why("n1") == f"{ASKED}; now the node {served.service.state.pool.nodes['n1'].why}"
     assert await why("n2") == f"{ASKED}; " + wording("http.asking_handlers.no_regular_job")

@@ -25,6 +25,7 @@ def test_whatever_reads_much_of_the_daemon_costs_more_than_what_a_driver_does() 
     assert {path for (_, path), cost in units.items() if cost == OVERVIEW_UNITS} == {
         "/v1/trainers",
         "/v1/trainers/{id}/explain",
+        "/v1/trainers/{id}/change",
         "/v1/nodes/{name}/explain",
         "/v1/status",
         "/v1/history",

@@ -270,7 +270,7 @@ def test_a_driver_that_is_cancelled_still_takes_what_its_workers_saved_last(
     }
 
     async def run() -> int:
-        running = asyncio.create_task(main._run(settings, SimpleNamespace(line=print)))  # type: ignore[arg-type]
+        running = asyncio.create_task(main._run(settings, SimpleNamespace(line=print, tail=tuple)))  # type: ignore[arg-type]
         trainer = await until("it runs", lambda: trainers and trainers[0])
         trainer.pilot_manager.on_leases([lease("n1")])
         session = await asyncio.to_thread(DriverLink.connect, environ, None)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
+from bftd.protocol.sizes import Sizes
 from elastic.driver import timers
 from elastic.driver import trainer as trainers
 from elastic.driver.failures import liveness as livenesses
@@ -54,6 +55,17 @@ async def test_of_three_warm_nodes_a_trainer_of_1_2_or_4_trains_on_two(open_stag
         await stage.trains_on("n1", "n2", "n3", "n4")
         stage.revoke("n1")
         await stage.trains_on("n2", "n3")
+
+
+async def test_a_trainer_that_was_resized_trains_on_as_many_nodes_as_its_daemon_says(open_stage: OpenStage) -> None:
+    async with open_stage("2-2") as stage:
+        stage.run.settings.site.sizes = Sizes(1, 3)
+        stage.grant("n1")
+        await stage.warm("n1")
+        await stage.trains_on("n1")
+        stage.grant("n2", "n3")
+        await stage.warm("n2", "n3")
+        await stage.trains_on("n1", "n2", "n3")
 
 
 async def test_regression_a_trainer_was_suspended_at_its_end_since_a_node_that_was_done_had_gone(

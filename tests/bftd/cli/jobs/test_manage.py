@@ -29,7 +29,7 @@ def daemon(tmp_path: Path) -> Iterator[Any]:
     with running(tmp_path) as daemon:
         log = tmp_path / "train a.out"
         log.write_bytes(b"step 1\nstep 2 \xff\n")
-        daemon.client.request("POST", "/v1/trainers", TRAINER | {"log": str(log)})
+        daemon.client.request("POST", "/v1/trainers", TRAINER | {"log": str(log), "resizable": True})
         waiting.until("the first snapshot", lambda: daemon.client.status()["nodes"])
         yield daemon
 

@@ -167,6 +167,10 @@ async def test_refusals_name_nobody(monkeypatch: pytest.MonkeyPatch, served: Ser
             "mine waits: " + wording("core.sentences.holds", held=3, id="4712", name="mine", user="bob", since="16:02"),
             "mine waits: 3 with a trainer (mine, bob) since 16:02",
         ),
+        (
+            "mine waits: " + wording("core.sentences.holds", held=3, id="9", name="old", user="eve", since="16:02"),
+            "mine waits: 3 with a trainer since 16:02",
+        ),
         ("mine waits: hers (ann) is before it", f"mine waits: {NAMELESS} ({NAMELESS}) is before it"),
         ("mine waits: her other one is before it", f"mine waits: {NAMELESS} is before it"),
     ],
