@@ -369,7 +369,6 @@ async def _started(command: Sequence[str], environ: Mapping[str, str]) -> asynci
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         preexec_fn=ordinary_limit,
-        start_new_session=True,  # a Ctrl-C in the terminal is for the driver, which saves first
     )
 
 
