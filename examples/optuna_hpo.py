@@ -226,7 +226,7 @@ class Hpo:
             say(self.progress())
 
     def progress(self) -> str:
-        """How many trials are done, run and wait, the best so far, and for how long this process has run."""
+        """The trials that are done, run and wait, the best so far, and the time that this process has run."""
         trials = self.study.get_trials(deepcopy=False)
         done = sum(trial.state.is_finished() for trial in trials)
         running = sum(one.state == "running" for one in self.running.values())

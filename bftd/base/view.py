@@ -14,7 +14,7 @@ from bftd.base import format
 # The order in which node states are drawn and counted.
 NODE_STATES = ("regular", "planned", "leased", "idle", "away")
 _STATES = ("running", "waiting", "suspended", "finished")
-# How a trainer ended, by its exit code: a driver whose job is cancelled ends by SIGTERM.
+# The end of a trainer by its exit code: a driver whose job is cancelled ends by SIGTERM.
 _ENDS = {None: "lost", 143: "cancelled"}
 _AS_SENT = ("id", "name", "user", "account", "backend", "resizes", "suspends", "reason", "on")
 

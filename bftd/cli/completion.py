@@ -19,7 +19,7 @@ Items = list[CompletionItem]
 _PLAIN = re.compile(r"[A-Za-z0-9._+-]+")
 # A shell waits for the answer.
 _TIMEOUT_S = 1.0
-# What bash takes as the end of a word, in its default $COMP_WORDBREAKS.
+# The letters that end a word for bash, in its default $COMP_WORDBREAKS.
 _BREAKS = ("=", ":")
 
 

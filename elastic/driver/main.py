@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from bftd import own_packages
 from bftd.protocol.registration import Registration
@@ -78,8 +79,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
         lambda listed: trainer.on_leases(listed),
         lambda: trainer.run.fence(),
         log,
-        token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
-        munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
+        **_credentials(),
         on_classes=lambda kinds: trainer.estimating.heard(kinds),
         tail=output.tail,
     )
@@ -174,6 +174,14 @@ def _job(arguments: list[str]) -> _Job:
     return _Job(os.environ.get("SLURM_JOB_ID") or foreground_id(), name, header, source, arguments)
 
 
+def _credentials() -> dict[str, Any]:
+    """Returns what the daemon knows this driver by, where it is reached by TCP."""
+    return {
+        "token": read_token(os.environ.get("BFTD_TOKEN_FILE")),
+        "munge_socket": os.environ.get("BFTD_MUNGE_SOCKET", ""),
+    }
+
+
 async def _tell_failure(job: _Job, code: int, reason: str) -> None:
     """Tells the daemon of a trainer whose driver cannot begin, so that its user finds the cause in bft too."""
     header = job.header
@@ -192,8 +200,7 @@ async def _tell_failure(job: _Job, code: int, reason: str) -> None:
             lambda listed: None,
             lambda: None,
             lambda text: None,
-            token=read_token(os.environ.get("BFTD_TOKEN_FILE")),
-            munge_socket=os.environ.get("BFTD_MUNGE_SOCKET", ""),
+            **_credentials(),
         )
         await link.finish_unbegun(code, reason)
     except (ElasticError, OSError):

@@ -32,7 +32,7 @@ _CHUNK_BYTES = 2**20
 _HARMLESS = bytes(each if each >= 32 or each in b"\t\n\r" else 32 for each in range(256))
 _LOOK_S = 0.5
 _BEGUN_S = 2.0
-# How often a quiet log's trainer is asked for: a status is not cheap for the daemon.
+# The time between two questions about a log's trainer: a status is not cheap for the daemon.
 _ASK_S = 10.0
 
 
@@ -59,9 +59,9 @@ def logs(job: str, follow: bool, config_path: str | None) -> None:
                 _follow(file, path, daemon, trainer["id"])
     except FileNotFoundError:
         raise BftError(f"{path}, the log of {who}, is not on this host: look where its driver ran") from None
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        if isinstance(error, BrokenPipeError):
-            raise
         raise BftError(f"cannot read {path}, the log of {who}: {error.strerror}") from None
 
 
@@ -148,14 +148,11 @@ def _who(trainer: Mapping[str, Any]) -> str:
     return f"trainer {trainer['id']} ({trainer['name']})"
 
 
-def _copy(file: IO[bytes]) -> bool:
-    """Print the rest of a file; returns whether there was any."""
-    some = False
+def _copy(file: IO[bytes]) -> None:
+    """Print the rest of a file."""
     while part := file.read(_CHUNK_BYTES):
-        some = True
         sys.stdout.buffer.write(part.translate(_HARMLESS) if sys.stdout.isatty() else part)
     sys.stdout.buffer.flush()
-    return some
 
 
 def _follow(file: IO[bytes], path: Path, daemon: api_client.ApiClient, id_: str) -> None:
@@ -168,11 +165,9 @@ def _follow(file: IO[bytes], path: Path, daemon: api_client.ApiClient, id_: str)
             ended = _has_ended(daemon, id_)
         if path.stat().st_size < file.tell():  # a job that was requeued begins its file anew
             file.seek(0)
-        some = _copy(file)
+        _copy(file)
         if ended:
             return
-        if some:
-            asked_s = max(asked_s, time.monotonic() - _ASK_S / 2)
         time.sleep(_LOOK_S)
 
 
@@ -192,17 +187,17 @@ def _begun(daemon: api_client.ApiClient, job: str, config_path: str | None) -> d
     settings = configuration.load_found(config_path)
     slurm, told = common.slurm_client(settings), False
     while True:
-        if not told or not _is_pending(slurm, job):  # Slurm alone is asked meanwhile: a list of trainers is not cheap
-            try:
-                return trainers.find(daemon, job)
-            except BftError as error:
-                known = type(error) is BftError and _driver_job(slurm, job, settings.slurm.driver_partition)
-                if not known:
-                    raise
+        try:
+            return trainers.find(daemon, job)
+        except BftError as error:
+            if type(error) is not BftError or _driver_job(slurm, job, settings.slurm.driver_partition) is None:
+                raise
         if not told:
             click.echo(f"bft: the driver of job {job} has not begun yet: waiting for it", err=True)
         told = True
         time.sleep(_BEGUN_S)
+        while _is_pending(slurm, job):  # Slurm alone is asked meanwhile: a list of trainers is not cheap
+            time.sleep(_BEGUN_S)
 
 
 def _is_pending(slurm: SlurmClient, job: str) -> bool:

@@ -25,7 +25,7 @@ from milp import Curve, Problem, TrainerSpec
 
 # The part of `first_node_within_s` after which a plan no longer leaves a user without a node.
 _INSIST_AFTER = 0.5
-# What having nodes is worth to a trainer, in parts of what it makes on one: so much at most is lost for each that need
+# The worth of having nodes to a trainer, in parts of what it makes on one: so much at most is lost for each that need
 # not wait. To move a node to one costs its warm-up and others' stalls: about 0.15 on pools of a few nodes, where
 # nothing else may free one for hours.
 BONUS = 0.2

@@ -13,8 +13,8 @@ from bftd.core.model.domain import State
 from bftd.http.auth.gate import caller_of
 from bftd.http.auth.privacy import NAMELESS, Privacy
 from bftd.http.encoding import answered, encoded
-from bftd.http.handlers.status import HISTORY, MOST_EVENTS
-from bftd.http.request import SERVICE, RequestRefused, number_of
+from bftd.http.handlers.status import HISTORY, MOST_EVENTS, explained
+from bftd.http.request import SERVICE, number_of
 from bftd.ledger import queries
 from bftd.ledger.reader import LedgerReader
 from bftd.protocol.changes import ASKED
@@ -33,17 +33,8 @@ async def explain_node(request: web.Request) -> web.Response:
     name = request.match_info["name"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
     told = node_question(request.app[SERVICE], _privacy(request), name, limit)
-
-    def look_up(ledger: LedgerReader) -> bytes | None:
-        found = told(ledger)
-        return None if found is None else encoded(found)
-
-    answer = await request.app[HISTORY].look_up(request, look_up)
-    if answer is None:
-        raise RequestRefused(
-            404, f"no node {name} is harvested: `bft status` lists those that are, `bft nodes` all of Slurm's"
-        )
-    return answered(answer)
+    why_not = f"no node {name} is harvested: `bft status` lists those that are, `bft nodes` all of Slurm's"
+    return await explained(request, told, why_not)
 
 
 def node_question(

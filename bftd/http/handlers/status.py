@@ -35,6 +35,13 @@ async def explain(request: web.Request) -> web.Response:
     id_ = request.match_info["id"]
     limit = int(number_of(request, "limit", 50.0, MOST_EVENTS))
     told = trainer_question(request.app[SERVICE], _privacy(request), id_, limit)
+    return await explained(request, told, f"no trainer {id_} is known: `bft status` lists those there are")
+
+
+async def explained(
+    request: web.Request, told: Callable[[LedgerReader], dict[str, Any] | None], why_not: str
+) -> web.Response:
+    """Return what a look-up tells; raises RequestRefused with `why_not` where it tells None."""
 
     def look_up(ledger: LedgerReader) -> bytes | None:
         found = told(ledger)
@@ -42,7 +49,7 @@ async def explain(request: web.Request) -> web.Response:
 
     answer = await request.app[HISTORY].look_up(request, look_up)
     if answer is None:
-        raise RequestRefused(404, f"no trainer {id_} is known: `bft status` lists those there are")
+        raise RequestRefused(404, why_not)
     return answered(answer)
 
 
