@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bftd.cli.size.need import need as command
+from bftd.cli.main import bft
 from sizing.cpu import needs
 from sizing.cpu.needs import StoredNeed
 from tests.support.messages import says
@@ -76,15 +76,15 @@ def test_the_command_says_what_is_known_or_what_to_do(
     tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    answer = CliRunner().invoke(command, [str(script), "--lr", "3"])
+    answer = CliRunner().invoke(bft, ["size", "need", str(script), "--lr", "3"])
     assert answer.exit_code
     assert says(str(answer.exception), "cli.size_need.not_profiled")
     assert needs.keep(("python", "train.py", "--lr", "3"), tmp_path, NEED) == ""
-    answer = CliRunner().invoke(command, ["--json", str(script), "--lr", "3"])
+    answer = CliRunner().invoke(bft, ["size", "need", "--json", str(script), "--lr", "3"])
     told = json.loads(answer.output)
     assert told.pop("age_s") > 1e9
     need = {"cpus": 3, "memory_bytes": 5 * 2**30, "gpus": 1, "host": "gpu1", "same_arguments": True}
     assert told == {"format": 1} | need
-    answer = CliRunner().invoke(command, [str(script)])
+    answer = CliRunner().invoke(bft, ["size", "need", str(script)])
     assert says(answer.output, "cli.size_need.need", cpus="3 CPUs", memory="5.0 GiB", each="for each GPU")
     assert "with other arguments" in answer.output

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from bftd import api_client
 from bftd.base.errors import DaemonUnreachable
 from bftd.cli import common
-from bftd.cli.daemon.nodes import nodes
+from bftd.cli.main import bft
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import node
 
@@ -43,7 +43,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, earmarks: list[dict[str, Any]] | None
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
     monkeypatch.setattr(common, "slurm_client", lambda settings: Slurm())
     monkeypatch.setattr(api_client, "find", lambda path: Daemon(earmarks))
-    result = CliRunner().invoke(nodes, options)
+    result = CliRunner().invoke(bft, ["nodes", *options])
     assert result.exit_code == 0, result.output
     return result.output
 

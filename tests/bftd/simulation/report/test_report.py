@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from bftd.cli.whatif.report import report
+from bftd.cli.main import bft
 from bftd.simulation.replay import Options
 from bftd.simulation.report.gather import NamedTrace, gather
 from bftd.simulation.report.stored import read
@@ -32,7 +32,7 @@ def _files(tmp_path: Path) -> tuple[str, str]:
 
 
 def _run(*arguments: str) -> Result:
-    return CliRunner().invoke(report, arguments)
+    return CliRunner().invoke(bft, ["report", *arguments])
 
 
 def test_a_trace_is_replayed_with_each_policy_and_other_settings() -> None:
