@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+
 from aiohttp import web
 
 from bftd.core.model import growth_stops
@@ -99,7 +101,7 @@ def _chosen(fields: Fields, where: str) -> _What:
 
 
 def _refuse_unknown(state: State, chosen: _What) -> None:
-    """Refuse nodes that are not harvested; they are unknown before the first snapshot, but a pause must not wait."""
+    """Refuse unknown nodes and users; nodes are unknown before the first snapshot, but a pause must not wait."""
     if state.pool.seen:
         unknown = tuple(name for kind, name in chosen if kind == "node" and name not in state.pool.nodes)
         if unknown:
@@ -107,6 +109,20 @@ def _refuse_unknown(state: State, chosen: _What) -> None:
                 400,
                 f"{growth_stops.named('node', unknown)} not in the harvested partition: `bft status` lists its nodes",
             )
+    for kind, name in chosen:
+        if kind == "user" and not _is_user(name, state):
+            raise RequestRefused(400, f"pause: there is no user {name} here: see the name in `bft trainers`")
+
+
+def _is_user(name: str, state: State) -> bool:
+    """A user without a name on this host is called by the uid."""
+    if name.isdecimal() or any(trainer.user == name for trainer in state.trainers.values()):
+        return True
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
 
 
 def _key(item: tuple[PauseKind, str]) -> str:

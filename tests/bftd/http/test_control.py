@@ -42,6 +42,7 @@ async def test_only_administrators_pause_and_resume(monkeypatch: pytest.MonkeyPa
             wording("protocol.fields.wrong", where="pause", name="nodes", wanted="a list", shown="'n1'"),
         ),
         ({"why": "x", "nodes": []}, wording("http.control_handlers.not_nodes", where="pause")),
+        ({"why": "x", "user": "nobodyx"}, wording("http.control_handlers.no_user", name="nobodyx")),
         ({"why": "x", "nodes": ["n1", 7]}, wording("http.control_handlers.not_nodes", where="pause")),
         (
             {"why": "x", "user": "a\x1b[2J"},
@@ -95,13 +96,13 @@ async def test_a_bound_and_hours_are_in_the_status(served: Served) -> None:
 
 async def test_a_user_without_trainers_is_paused_before_he_brings_any(served: Served) -> None:
     served.see("n1")
-    assert (await served.ask("POST", "/v1/pause", {"why": "x", "user": TRAINER["user"]}))[0] == 200
-    await served.ask("POST", "/v1/trainers", TRAINER)
+    assert (await served.ask("POST", "/v1/pause", {"why": "x", "user": "nobody"}))[0] == 200
+    await served.ask("POST", "/v1/trainers", TRAINER | {"user": "nobody"})
     served.see("n1")
     assert not served.service.state.leases
     _, told = await served.ask("GET", f"/v1/trainers/{TRAINER['id']}/explain")
     assert told["decisions"][-1]["text"] == "train-a waits: " + wording(
-        "core.sentences.paused", what="user ann", by="root", why="x"
+        "core.sentences.paused", what="user nobody", by="root", why="x"
     )
 
 

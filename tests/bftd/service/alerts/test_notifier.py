@@ -164,7 +164,7 @@ def test_a_daemon_tells_of_a_pause_and_leaves_nothing_behind(tmp_path: Path) -> 
     )
     with running(tmp_path, f'[notify]\ncommand = "{command}"\n') as daemon:
         env = {"BFTD_SOCKET": str(tmp_path / "socket")}
-        assert bft("pause", "--user", "ann", "--why", "x", env=env).returncode == 0
+        assert bft("pause", "--user", "nobody", "--why", "x", env=env).returncode == 0
         until("it is told", (tmp_path / "told").exists)
         told = json.loads((tmp_path / "told").read_text())
         assert (told["begun"][0]["kind"], told["partition"]) == ("pause", "elastic")
