@@ -6,6 +6,7 @@ import os
 import pwd
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -96,12 +97,11 @@ def salloc(sandbox: Sandbox, user: str, node: str, account: str, *options: str) 
 
 
 @pytest.fixture
-def open_folder(tmp_path: Path) -> Path:
-    """A folder that other users reach, unlike tmp_path's own parents."""
-    for folder in (tmp_path, *tmp_path.parents):
-        if not folder.stat().st_mode & 0o001 and folder.owner() == "root":
-            folder.chmod(folder.stat().st_mode | 0o011)
-    return tmp_path
+def open_folder() -> Iterator[Path]:
+    """A folder that other users reach; pytest closes the parents of tmp_path whenever another run begins."""
+    with tempfile.TemporaryDirectory(prefix="bft-open-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def orphan_jobs(client: ApiClient) -> dict[str, dict[str, Any]]:
