@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
 from bftd.pool.user_backoff import excluded, tried
 from bftd.pool.victims import Leaving
-from slurm_plugin.read.types import Snapshot
+from slurm_plugin.read.types import Job, Snapshot
 
 
 class BackfillModel(Protocol):
@@ -96,13 +96,13 @@ def earmark_nodes(
     except Exception as error:
         fault = error
         after, over = follow(memory, None, snapshot.jobs, scheduler, now_s)
-    return _with_users(before, replace(after, fault=fault), over, now_s, earmark_wait_s(scheduler))
+    return with_users(before, replace(after, fault=fault), over, now_s, earmark_wait_s(scheduler))
 
 
-def _with_users(
+def with_users(
     before: EarmarkMemory, after: EarmarkMemory, over: tuple[EarmarkOver, ...], now_s: float, wait_s: float
 ) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
-    """Update the backoffs of users by what their earmarks led to since the snapshot before.
+    """Update the backoffs of users by what their earmarks led to since the snapshot before, of which is `before`.
 
     Earmarks of users who are excluded end as backed off.
     """
@@ -132,13 +132,8 @@ def _foresee(
     copy: BackfillModel,
 ) -> Prediction:
     kept = {key_: one.nodes for key_, one in memory.kept.items()}
-    unlikely = backed_off(memory, snapshot.time_s)
-    if out := excluded(memory.users):
-        unlikely |= {key(job.id) for job in jobs.near if job.user in out}
-    if memory.governor.wary:
-        proved = memory.governor.proved
-        unlikely |= {key(job.id) for job in jobs.near if job.user not in proved} - memory.kept.keys()
-    entries, outcome = copy(snapshot, jobs, ground, kept=kept, backed_off=unlikely, leaving=leaving)
+    out = unlikely(memory, jobs.near, snapshot.time_s)
+    entries, outcome = copy(snapshot, jobs, ground, kept=kept, backed_off=out, leaving=leaving)
     return Prediction(
         numbering=ground.numbering,
         ready=ground.ready,
@@ -146,20 +141,29 @@ def _foresee(
         ours=ground.leased,
         harvested=ground.numbering.mask(jobs.nodes),
         size=len(jobs.nodes),
-        starts=_starts(entries, outcome, ground),
+        starts=expected_starts(entries, outcome, ground.ready),
         cut=outcome.cut,
     )
 
 
-def _starts(
-    entries: Sequence[QueueEntry], outcome: PlannerOutcome, ground: Availability
-) -> Mapping[str, ExpectedStart]:
-    """Return the jobs that could start now, each with its place in line for the nodes that are open to it."""
+def unlikely(memory: EarmarkMemory, near: Iterable[Job], now_s: float) -> frozenset[str]:
+    """Return the jobs, by `earmarks.key`, for which no node is earmarked because of what earlier earmarks led to."""
+    found = backed_off(memory, now_s)
+    if out := excluded(memory.users):
+        found |= {key(job.id) for job in near if job.user in out}
+    if memory.governor.wary:
+        proved = memory.governor.proved
+        found |= {key(job.id) for job in near if job.user not in proved} - memory.kept.keys()
+    return found
+
+
+def expected_starts(entries: Sequence[QueueEntry], outcome: PlannerOutcome, ready: int) -> Mapping[str, ExpectedStart]:
+    """Return the jobs that could start now, each with its place in line for the `ready` nodes that are open to it."""
     starts: dict[str, ExpectedStart] = {}
     if not outcome.now:
         return starts
     # where an earlier job waits for nodes, the main scheduler starts no later one: it strikes out the partition's nodes
-    passed = ground.ready
+    passed = ready
     for entry in entries:
         if entry.barred:
             continue

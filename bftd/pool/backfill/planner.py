@@ -17,7 +17,7 @@ in the sources of its sched/backfill and select/cons_tres, and compared with wha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from math import isfinite
 
@@ -32,7 +32,7 @@ from bftd.pool.backfill.model import (
     rank,
     union,
 )
-from bftd.pool.backfill.node_choice import Preference, for_earmark, leaver
+from bftd.pool.backfill.node_choice import NodeNeed, Preference, for_earmark, for_plan, leaver
 from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.timeline import Timeline
 from bftd.pool.victims import Chooser, Leaving
@@ -51,6 +51,7 @@ _OFFER_WORK = 20
 _MINUTE_S = 60.0
 # Parts of nodes are compared with this slack: three thirds are a whole.
 _SLACK = 1e-6
+AS_SLURM = 0
 
 
 def simulate(
@@ -67,13 +68,15 @@ def simulate(
     weights: Sequence[int],
     leaving: Leaving,
     backed_off: Collection[str],
+    choice: Callable[[int, NodeNeed], int] | None = None,
 ) -> PlannerOutcome:
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
     `ready` nodes are free now or as soon as our pilots leave. `ours` are those with a pilot: nodes of `ready`, and
     nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `kept` are the
     nodes that are already left free for a job, `weights` the nodes by ascending weight. For jobs that are
-    `backed_off` only the shown plan counts. All times are unix seconds.
+    `backed_off` only the shown plan counts. `choice` chooses among the free nodes that would do for a job that starts,
+    in place of the preferences of earmarks. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
     ready &= everything
@@ -86,6 +89,7 @@ def simulate(
         leaving=leaving,
         array_most=scheduler.array_most,
         one_plan_a_job=scheduler.one_plan_a_job,
+        choice=choice,
     )
     looked, planless = 0, 0
     for entry in queue:
@@ -133,6 +137,7 @@ class _Cycle:
         leaving: Leaving,
         array_most: int,
         one_plan_a_job: bool,
+        choice: Callable[[int, NodeNeed], int] | None,
     ) -> None:
         self.calendar = calendar
         self.now: dict[str, int] = {}
@@ -145,6 +150,7 @@ class _Cycle:
         self._leaving = leaving
         self._array_most = array_most
         self._one_plan_a_job = one_plan_a_job
+        self._choice = choice
         self._opened = _PartialNodes()
         self._begun: dict[str, int] = {}
         # Nodes with a pilot beside which a job starts, or that leaves its part of them to a job.
@@ -239,6 +245,10 @@ class _Cycle:
         need = need_of(part)
         if spot.free.bit_count() == need.count:
             return spot.free
+        if self._choice is not None:
+            return self._choice(spot.free, need)
+        if AS_SLURM == 1:
+            return for_plan(spot.free, need, self.calendar.weights)
         yields = part.yields & ~self.calendar.ends.ready
         wishes = self._wishes(spot, extra & ~yields | self._beside(part), limit_s, mine)
         return for_earmark(spot.free, need, self.calendar.weights, wishes, self._leave)

@@ -1,0 +1,1 @@
+"""The simulated slurmctld held against recordings, and what harvesting costs the queue on many streams of jobs."""

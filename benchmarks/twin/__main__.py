@@ -1,0 +1,167 @@
+"""What harvesting costs the queue, over many streams of jobs on a simulated slurmctld.
+
+    python -m benchmarks.twin [--json] [--streams N] [--courses N] [--stretch N] [--plain] [--jobs N]
+
+Each stream is that of the impact benchmark with another seed. It runs `--courses` times each without bftd, without
+bftd but on nodes at random, and with bftd. The unit of every interval is the stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from os import cpu_count
+from random import Random
+
+from benchmarks.twin.streams import BEGIN_S, stream_on
+from bftd.config.keys import PoolConfig
+from bftd.simulation.slurm.courses import Control, Course, Difference, course
+from bftd.simulation.slurm.harvester import HarvestSettings
+
+STREAMS, COURSES, STRETCH = 300, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A way to run a stream that is compared with Slurm alone."""
+
+    name: str
+    harvest: HarvestSettings | None = None
+    control: Control = "slurm"
+    youngest_first: bool = False
+
+
+CONDITIONS = (
+    Condition("without bftd, again"),
+    Condition("nodes at random, without bftd", control="random"),
+    Condition("bftd", HarvestSettings()),
+    Condition("bftd, preempt_youngest_first", HarvestSettings(), youngest_first=True),
+    Condition("bftd without earmarks", HarvestSettings(PoolConfig(earmark=False))),
+)
+_WITHOUT = Condition("without bftd")
+
+
+def courses_of(
+    seed: int, condition: Condition, *, first: int, courses: int, stretch: int, special: bool, nodes: int, jobs: int
+) -> list[Course]:
+    """Run a stream some times; a course's phase of the minute and of backfill is that of all conditions."""
+    found = []
+    for number in range(courses):
+        phase = Random(1000 * seed + number)
+        site, submitted = stream_on(
+            seed,
+            nodes=nodes,
+            count=jobs,
+            stretch=stretch,
+            special=special,
+            begin_s=BEGIN_S + phase.randrange(60),
+            youngest_first=condition.youngest_first,
+        )
+        phase_s = phase.uniform(0.0, site.scheduler.interval_s)
+        chances = 1000 * seed + first + number
+        found.append(course(site, submitted, chances, condition.harvest, condition.control, phase_s))
+    return found
+
+
+def _all_of(seed: int, conditions: Sequence[Condition], courses: int, **shape: int | bool) -> list[list[Course]]:
+    run = partial(courses_of, seed, courses=courses, **shape)  # type: ignore[arg-type]
+    without = run(_WITHOUT, first=0)
+    return [without, *(run(condition, first=courses * place) for place, condition in enumerate(conditions, 1))]
+
+
+def compared(found: Sequence[Sequence[Sequence[Course]]], conditions: Sequence[Condition]) -> list[dict[str, object]]:
+    """Compare each condition with Slurm alone; `found` has the courses by stream, then by condition."""
+    rows = []
+    without = [one[0] for one in found]
+    for place, condition in enumerate(conditions, 1):
+        courses = [one[place] for one in found]
+        wait = Difference.between(_values(courses, "mean_wait_s"), _values(without, "mean_wait_s"))
+        makespan = Difference.between(_values(courses, "makespan_s"), _values(without, "makespan_s"))
+        alike = [
+            a.alike(b) for one, other in zip(courses, without, strict=True) for a, b in zip(one, other, strict=True)
+        ]
+        every = [each for one in courses for each in one]
+        rows.append(
+            {
+                "name": condition.name,
+                "wait": asdict(wait) | {"percent": wait.percent, "percent_half_width": wait.percent_half_width},
+                "makespan": asdict(makespan) | {"percent": makespan.percent},
+                "same_start_share": statistics.mean(alike),
+                **{
+                    name: statistics.mean(getattr(each, name) for each in every)
+                    for name in ("harvested_node_s", "preemptions", "late", "earmarks", "useful_earmarks")
+                },
+            }
+        )
+    return rows
+
+
+def _values(courses: Iterable[Sequence[Course]], name: str) -> list[list[float]]:
+    return [[getattr(each, name) for each in one] for one in courses]
+
+
+def table(rows: Sequence[dict[str, object]]) -> str:
+    """The rows in Markdown."""
+    lines = [
+        "| | mean wait | makespan | same start | harvested | preemptions | late |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in rows:
+        wait, makespan = row["wait"], row["makespan"]
+        assert isinstance(wait, dict)
+        assert isinstance(makespan, dict)
+        lines.append(
+            f"| {row['name']} | {wait['mean']:+.2f} ± {wait['half_width']:.2f} s of {wait['of']:.0f} s "
+            f"({wait['percent']:+.2f} ± {wait['percent_half_width']:.2f} %) | {makespan['percent']:+.2f} % "
+            f"| {row['same_start_share']:.0%} | {row['harvested_node_s']:.0f} node-s | {row['preemptions']:.1f} "
+            f"| {row['late']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run, compare and print; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.twin", description=__doc__.split("\n")[0])
+    parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    parser.add_argument("--streams", type=int, default=STREAMS, help=f"[{STREAMS}]")
+    parser.add_argument("--courses", type=int, default=COURSES, help=f"of each stream and condition [{COURSES}]")
+    parser.add_argument("--stretch", type=int, default=STRETCH, help=f"streams so many times slower [{STRETCH}]")
+    parser.add_argument("--plain", action="store_true", help="streams whose jobs take any nodes")
+    parser.add_argument("--nodes", type=int, default=16, help="[16]")
+    parser.add_argument("--jobs", type=int, default=60, help="of each stream [60]")
+    parser.add_argument("--processes", type=int, default=cpu_count() or 1, help="at a time [one for each CPU]")
+    options = parser.parse_args()
+    began_s = time.monotonic()
+    shape = {
+        "stretch": options.stretch,
+        "special": not options.plain,
+        "nodes": options.nodes,
+        "jobs": options.jobs,
+    }
+    with ProcessPoolExecutor(options.processes) as pool:
+        run = partial(_all_of, conditions=CONDITIONS, courses=options.courses, **shape)
+        found = list(pool.map(run, range(1, options.streams + 1), chunksize=4))
+    rows = compared(found, CONDITIONS)
+    if options.json:
+        print(
+            json.dumps({"streams": options.streams, "courses": options.courses, **shape, "conditions": rows}, indent=2)
+        )
+    else:
+        print(table(rows))
+        print(
+            f"\n{options.streams} streams of {options.jobs} jobs, {options.courses} courses each, "
+            f"{time.monotonic() - began_s:.0f} s",
+            file=sys.stderr,
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,252 @@
+"""bftd on a simulated cluster: the real earmarks, the pool's rules about idle nodes, and simulated pilots.
+
+Every node that may be lent is, as if trainers took any number. Sets of nodes are masks, so that a poll of thousands of
+nodes costs no more than its earmarks; that `bftd.pool.membership.observe` decides the same is a test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Literal
+
+from bftd.config.keys import PoolConfig
+from bftd.pool.backfill.model import QueueEntry
+from bftd.pool.backfill.planner import simulate
+from bftd.pool.claims import COUNTED_ON_S, SHORTEST_JOB_S
+from bftd.pool.earmarks import EarmarkMemory, Prediction, awake, earmark_wait_s, follow, has_time
+from bftd.pool.prediction import expected_starts, unlikely, with_users
+from bftd.pool.victims import AnyNode, Leaving
+from bftd.simulation.slurm.controller import Controller, WaitingJob, bits
+from slurm_plugin.read.types import Job
+
+# What time alone changes is looked at this often where nothing else has changed.
+_LOOK_MOST_S = 60.0
+_EARMARKS_MOST_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HarvestSettings:
+    """The pool's settings, how often bftd looks at Slurm, and in which order pilots start.
+
+    Pilots of one poll start in the order of the nodes, or, by "slurm_last", the other way round. If `until_s` is
+    given, pilots are only on the nodes at the beginning, end then, and no others come.
+    """
+
+    pool: PoolConfig = field(default_factory=PoolConfig)
+    poll_s: float = 1.0
+    order: Literal["slurm_first", "slurm_last", "random"] = "slurm_first"
+    until_s: float | None = None
+
+
+class Harvester:
+    """bftd's side of the simulation."""
+
+    def __init__(
+        self, controller: Controller, settings: HarvestSettings | None = None, leaving: Leaving | None = None
+    ) -> None:
+        self._settings = settings or HarvestSettings()
+        self._controller = controller
+        self._leaving = leaving or AnyNode()
+        self._memory = EarmarkMemory(numbering=controller.site.numbering)
+        self._before = 0
+        self._vacated: dict[int, int] = {}
+        self.earmarked = self._lingering = 0
+        self._next_s = self._earmark_s = -inf
+        self._since_s: dict[int, float] = {}
+        self._begun: list[Job] = []
+        self._seen: dict[int, WaitingJob] = {}
+        self.earmarks = self.useful = self.polls = 0
+        self.node_s = 0.0
+        controller.left = self._left
+
+    def begin(self, at_s: float) -> None:
+        """Have pilots on all idle nodes at a time, and look at Slurm from then on."""
+        self._controller.at(at_s, self._begin)
+
+    def _begin(self, _: object) -> None:
+        controller, settings = self._controller, self._settings
+        self._grant(controller.idle)
+        if settings.until_s is not None:
+            controller.at(settings.until_s, self._expire)
+        else:
+            controller.at(controller.now_s + settings.poll_s * controller.random.random(), self._poll)
+
+    def _expire(self, _: object) -> None:
+        self._controller.leave(self._controller.pilots, 0.05)
+
+    def _grant(self, mask: int) -> None:
+        controller = self._controller
+        before = controller.pilots
+        order = bits(mask)
+        if self._settings.order == "slurm_last":
+            order.reverse()
+        elif self._settings.order == "random":
+            controller.random.shuffle(order)
+        controller.lend(mask, order)
+        for bit in bits(controller.pilots & ~before):
+            self._since_s[bit] = controller.now_s
+
+    def _left(self, mask: int) -> None:
+        for bit in bits(mask):
+            self.node_s += self._controller.now_s - self._since_s.pop(bit)
+
+    def _poll(self, _: object) -> None:
+        controller, delays = self._controller, self._controller.site.delays
+        controller.at(controller.now_s + self._settings.poll_s, self._poll)
+        if not controller.news_for_pool and controller.now_s < self._next_s:
+            return
+        given_up, lent = self.look()
+        if given_up:
+            controller.leave(given_up, controller.drawn(delays.vacate_s))
+        if lent:
+            controller.at(controller.now_s + controller.drawn(delays.grant_s), self._grant, lent)
+
+    def look(self) -> tuple[int, int]:
+        """Return the lent nodes that pilots are to leave, and the idle ones that are lent, by what Slurm shows now."""
+        controller, now_s = self._controller, self._controller.now_s
+        self.polls += 1
+        if controller.news_for_pool or now_s >= self._earmark_s:
+            controller.news_for_pool = False
+            self._earmark()
+            self._earmark_s = now_s + (_EARMARKS_MOST_S if self._memory.kept else _LOOK_MOST_S)
+        soon, needed, next_s = self._claimed(now_s)
+        given_up = controller.pilots & (self.earmarked & ~self._lingering | needed)
+        idle = controller.idle
+        offered = idle & ~(self.earmarked | soon | needed | self._counted_on(now_s))
+        lent, self._before = offered & self._before, idle | controller.pilots | controller.leaving
+        # a node that is idle for the first time is offered at the next look
+        settled = not offered and not controller.leaving
+        self._next_s = min(next_s, self._earmark_s) if settled else now_s
+        return given_up, lent
+
+    def _claimed(self, now_s: float) -> tuple[int, int, float]:
+        """Return the nodes that are planned too soon to be lent, those to be given up, and when that changes next."""
+        pool, waiting = self._settings.pool, self._controller.queue
+        soon = needed = 0
+        next_s = inf
+        still: dict[int, int] = {}
+        for one in waiting:
+            if one.plan_s is not None and one.plan:
+                window_s = one.plan_s - now_s
+                now = one.plan & self._controller.pilots if window_s <= pool.vacate_ahead_s else 0
+                if now or one.job.number in self._vacated:
+                    still[one.job.number] = self._vacated.get(one.job.number, 0) | now
+                if window_s < pool.min_window_s:
+                    soon |= one.plan
+                for ahead_s in (pool.vacate_ahead_s, pool.min_window_s):
+                    if window_s > ahead_s:
+                        next_s = min(next_s, one.plan_s - ahead_s)
+            elif one.job.number in self._vacated:
+                still[one.job.number] = self._vacated[one.job.number]
+        self._vacated = still
+        for mask in still.values():
+            needed |= mask
+        for booking in self._controller.site.bookings:
+            if booking.end_s > now_s:
+                window_s = booking.start_s - now_s
+                if window_s < max(pool.min_window_s, SHORTEST_JOB_S):
+                    soon |= booking.mask
+                else:
+                    next_s = min(next_s, booking.start_s - max(pool.min_window_s, SHORTEST_JOB_S))
+                if window_s <= pool.vacate_ahead_s:
+                    needed |= booking.mask
+                else:
+                    next_s = min(next_s, booking.start_s - pool.vacate_ahead_s)
+        return soon, needed, next_s
+
+    def _counted_on(self, now_s: float) -> int:
+        """Return the nodes that jobs may count on for which Slurm is just preempting."""
+        found, controller = 0, self._controller
+        for one in controller.queue:
+            if one.locked_s > now_s and now_s - (one.locked_s - controller.site.lock_out_s) <= COUNTED_ON_S:
+                found |= one.job.component.allowed
+        return found
+
+    def _earmark(self) -> None:
+        """Carry the earmarks on."""
+        controller = self._controller
+        now_s, site = controller.now_s, controller.site
+        scheduler = replace(site.scheduler, read=True, cycle_s=site.cycle_s, cycled_s=controller.cycled_s)
+        waiting = [one for one in controller.queue if not controller.waits_for_reservation(one)]
+        jobs = self._jobs(waiting)
+        if not self._settings.pool.earmark:
+            return
+        ready = controller.everything & ~controller.busy
+        memory = self._memory = awake(self._memory, site.numbering, ready, now_s)
+        foreseen = self._foreseen(waiting, jobs, ready, now_s)
+        if not (foreseen.starts or memory.kept or memory.backoffs or memory.flaps):
+            self.earmarked = self._lingering = 0
+            return
+        after, over = follow(memory, foreseen, jobs, scheduler, now_s)
+        self._memory, over = with_users(memory, after, over, now_s, earmark_wait_s(scheduler))
+        self.earmarks += len(over)
+        self.useful += sum(one.end == "started" for one in over)
+        self.earmarked = self._lingering = 0
+        for earmark in self._memory.earmarks.values():
+            mask = site.numbering.mask(earmark.nodes)
+            self.earmarked |= mask
+            if has_time(earmark, now_s):
+                self._lingering |= mask
+
+    def _foreseen(self, waiting: list[WaitingJob], jobs: list[Job], ready: int, now_s: float) -> Prediction:
+        controller = self._controller
+        site, memory = controller.site, self._memory
+        ours = controller.pilots | controller.leaving
+        fits = [place for place, one in enumerate(waiting) if one.need.met(one.job.component.allowed & ready)]
+        if not fits:
+            return Prediction(site.numbering, ready, 0, ours, controller.everything, len(site.numbering.names))
+        entries = []
+        for one in waiting[: fits[-1] + 1]:  # a job behind cannot start, nor be in the way of those before it
+            shown = one.plan_s is not None and one.plan_s > now_s
+            entries.append(_shown(one.entry, one.plan_s, one.plan) if shown else one.entry)
+        outcome = simulate(
+            entries,
+            site.numbering,
+            ready,
+            ours,
+            controller.ends(),
+            site.bookings,
+            now_s,
+            replace(site.scheduler, read=True),
+            kept={key_: site.numbering.mask(one.nodes) for key_, one in memory.kept.items()},
+            weights=site.weights,
+            leaving=self._leaving,
+            backed_off=unlikely(memory, jobs, now_s),
+        )
+        starts = expected_starts(entries, outcome, ready)
+        everything, size = controller.everything, len(site.numbering.names)
+        return Prediction(site.numbering, ready, 0, ours, everything, size, starts, outcome.cut)
+
+    def _jobs(self, waiting: list[WaitingJob]) -> list[Job]:
+        """Return the jobs as Slurm shows them: those that wait, and those that have begun since the last look."""
+        there = {one.job.number: one for one in waiting}
+        begun = [one for number, one in self._seen.items() if number not in there and one.run.start_s < inf]
+        self._seen = there
+        return [_job(one, "PENDING") for one in waiting] + [_job(one, "RUNNING") for one in begun]
+
+
+def _shown(entry: QueueEntry, plan_s: float | None, plan: int) -> QueueEntry:
+    return replace(entry, plan_s=plan_s, plan=plan)
+
+
+def _job(one: WaitingJob, state: str) -> Job:
+    job = one.job
+    return Job(
+        id=one.entry.id,
+        user=job.user,
+        partition=("batch",),
+        state=state,
+        name="",
+        nodes=(),
+        sched_nodes=(),
+        start_s=one.plan_s,
+        submit_s=job.submit_s,
+        time_limit_s=job.limit_s,
+        reason="Resources",
+        node_count=one.need.count,
+        comment="",
+        dependency="",
+        priority=1,
+        reservation="",
+    )

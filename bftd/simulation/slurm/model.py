@@ -1,0 +1,101 @@
+"""The input of the simulated slurmctld: its nodes, settings and delays, and the regular jobs that come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from bftd.pool.backfill.model import Booking, Component, Numbering
+from slurm_plugin.read.types import Scheduler
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedJob:
+    """A regular job of whole nodes, as its user submitted it, and the time that it runs for.
+
+    Times are in unix seconds. The jobs of one simulation are numbered in the order of their submission. It may start on
+    the nodes of `component`, not before `eligible_s`, nor before the jobs numbered `after` have ended. A job of the
+    reservation `booked` starts only on its nodes, while it lasts.
+    """
+
+    number: int
+    submit_s: float
+    run_s: float
+    limit_s: float
+    component: Component
+    eligible_s: float = 0.0
+    after: tuple[int, ...] = ()
+    booked: int | None = None
+    user: str = "user"
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Seconds that Slurm and pilots take on average; each is drawn anew, by a log-normal law of the `spread` sigma.
+
+    The defaults were measured on private clusters of one machine (docs/evidence/impact.md).
+    """
+
+    first_line_s: float = 0.25  # from a job's allocation to its first line
+    idle_s: float = 0.1  # from a job's last line to idle nodes
+    look_after_job_s: float = 0.35  # from a job's idle nodes to the main scheduler's look
+    look_after_pilot_s: float = 0.1
+    give_back_s: float = 0.3  # from Slurm's preemption to idle nodes
+    vacate_s: float = 0.2  # from bftd's look at Slurm to idle nodes, where pilots leave before Slurm asks
+    grant_s: float = 0.35  # from bftd's look at Slurm to the pilot's allocation
+    spread: float = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSite:
+    """The nodes, and the settings of slurmctld that decide which job starts when and where.
+
+    `weights` are the nodes by ascending weight. The main scheduler looks at the whole queue every `sched_interval_s`
+    and after a submission, at most every `batch_delay_s`; after the end of a job it looks at once. A job for which
+    Slurm has preempted is not preempted for again for `lock_out_s` (KillWait and MessageTimeout).
+    """
+
+    numbering: Numbering
+    weights: Sequence[int]
+    bookings: Sequence[Booking] = ()
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    sched_interval_s: float = 60.0
+    batch_delay_s: float = 3.0
+    cycle_s: float = 0.01
+    youngest_first: bool = False
+    lock_out_s: float = 40.0
+    delays: Delays = Delays()
+
+    @classmethod
+    def of(cls, nodes: int, **settings: object) -> SimulatedSite:
+        """Return a site of equal nodes n1, n2, ..., with Slurm's defaults beside `settings`."""
+        numbering = Numbering.of(f"n{number}" for number in range(1, nodes + 1))
+        return cls(numbering, ((1 << nodes) - 1,), **settings)  # type: ignore[arg-type]
+
+    @property
+    def everything(self) -> int:
+        """All nodes."""
+        return (1 << len(self.numbering.names)) - 1
+
+
+@dataclass(slots=True)
+class JobRun:
+    """What became of one job: where and when it started, its first line, and its end; inf if it never did.
+
+    `preempted_s` is when Slurm first preempted for it. `by` is the scheduler that started it, "main" or "backfill".
+    """
+
+    job: SimulatedJob
+    nodes: int = 0
+    start_s: float = inf
+    first_line_s: float = inf
+    end_s: float = inf
+    preempted_s: float | None = None
+    by: str = ""
+
+    @property
+    def wait_s(self) -> float:
+        """From the submission to the first line."""
+        return self.first_line_s - self.job.submit_s
