@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from bftd.api_client import ApiClient
+from bftd.simulation.trace import job_log
+from bftd.simulation.trace.job_log import LoggedJob
 from tests import program
 from tests.bftd.test_orphan_jobs_cluster import daemon, watches
 from tests.e2e.accounted import AccountedSite
@@ -218,9 +220,11 @@ def test_site_check_says_what_private_data_costs(site: AccountedSite) -> None:
     assert says(" ".join(done.stdout.split()), "slurm_plugin.cluster.nothing_grows")
 
 
-def test_a_trace_comes_from_the_jobs_that_slurmdbd_has(site: AccountedSite, tmp_path: Path) -> None:
+def test_a_trace_and_a_log_of_jobs_come_from_what_slurmdbd_has(site: AccountedSite, tmp_path: Path) -> None:
     begun_s = time.time() - 1
-    site.slurm("srun", "-p", "batch", "-w", "n[2-3]", "-t1", "sleep", "2")
+    site.slurm("sbatch", "-p", "batch", "-w", "n[2-3]", "-t1", "-o/dev/null", "--wrap", "sleep 2\necho 5|cat")
+    site.slurm("srun", "-p", "batch", "-N4", "-t2", "true")
+    site.slurm("sbatch", "-p", "batch", "-N1", "-t3", "-o/dev/null", "--begin=now+1", "--wrap", "true")
     since = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(begun_s))
     path = tmp_path / "trace.csv"
 
@@ -232,3 +236,25 @@ def test_a_trace_comes_from_the_jobs_that_slurmdbd_has(site: AccountedSite, tmp_
         return {"n2", "n3"} <= {node for _, node, idle in (row.split(",") for row in rows[1:]) if idle == "0"}
 
     until("a trace in which both nodes were used", made, path.read_text)
+
+    def found() -> list[LoggedJob]:
+        made()
+        return [job for job in job_log.load(job_log.path_of(path)).jobs if job.submit_s > begun_s]
+
+    until("the last job is over", lambda: [job.end_s is None for job in found()] == [False] * 3, site.show)
+    first, wide, late = found()
+    names = {"partition": "batch", "qos": "normal", "account": first.account, "user": first.user, "state": "COMPLETED"}
+    for job, limit_s, nodes, where, required in (
+        (first, 60, 2, "n[2-3]", "n[2-3]"), (wide, 120, 4, "n[1-4]", ""), (late, 180, 1, late.node_names, "")
+    ):  # fmt: skip
+        assert (job.limit_s, job.nodes, job.node_names, job.required) == (limit_s, nodes, where, required)
+        assert {name: getattr(job, name) for name in names} == names
+        assert job.end_s is not None
+        assert job.start_s is not None
+        assert begun_s <= job.submit_s <= job.start_s <= job.end_s <= time.time()
+    assert (first.user, first.account) == ("u1", "a1")
+    assert wide.start_s is not None
+    assert first.end_s is not None
+    assert wide.start_s >= first.end_s >= (first.start_s or 0) + 2
+    assert late.eligible_s is not None
+    assert late.eligible_s > late.submit_s

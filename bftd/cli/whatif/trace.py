@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING
 import click
 
 from bftd.base.errors import UsageError
-from bftd.base.format import duration, some
+from bftd.base.format import counted, duration, some
 from bftd.cli import common, options
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
+    from bftd.simulation.trace.accounting.conversion import TracePeriod
+    from bftd.simulation.trace.accounting.job_rows import JobRows
     from bftd.simulation.trace.accounting.sacct import Accounts
     from bftd.simulation.trace.model import Trace
     from bftd.simulation.trace.stats import Stats
@@ -82,6 +84,7 @@ def stats(path: str, nodes: str | None, hours: float | None, as_json: bool) -> N
               help="Jobs here are no use of a node [the harvested partitions of the configuration].")  # fmt: skip
 @click.option("--min-idle", "min_idle_s", type=float, default=10.0, show_default=True, callback=options.not_negative,
               metavar="SECONDS", help="Leave out idle periods that are shorter.")  # fmt: skip
+@click.option("--names", is_flag=True, help="Keep the names of users and accounts in the log of jobs [numbers].")
 @click.option("-o", "--output", required=True, metavar="TRACE", help="Where to write: .csv.gz or .csv.")
 @options.config
 def from_sacct(
@@ -93,17 +96,22 @@ def from_sacct(
     reservations: str | None,
     ignored: Sequence[str],
     min_idle_s: float,
+    names: bool,
     output: str,
     config_path: str | None,
 ) -> None:
-    """Make a trace of the output of sacct -P in FILE, or of what sacct says since a DATE."""
+    """Make a trace of the output of sacct -P in FILE, or of what sacct says since a DATE.
+
+    A log of the jobs is written beside it: T.jobs.csv.gz for T.csv.gz.
+    """
     from bftd.config import configuration
     from bftd.simulation.trace import files, sidecar
     from bftd.simulation.trace.accounting import conversion
+    from bftd.simulation.trace.accounting.job_rows import JobRows
     from bftd.simulation.trace.accounting.sacct import Accounts
 
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
-    accounts = Accounts()
+    accounts = Accounts(logged=JobRows(names))
     # pilots do not count as use of a node: a replay would harvest it again
     ignored = [name for name in ignored if name] if ignored else configuration.load_found(config_path).slurm.harvested
     every = path is None and nodes is None
@@ -129,6 +137,7 @@ def from_sacct(
     period = conversion.window(accounts, since_s, until_s)
     made = conversion.trace(accounts, _node_list(nodes), period, min_idle_s, every=every)
     _print_summary(files.write(made, output), output)
+    _write_jobs(accounts.logged, period, made.nodes, every, Path(output))
 
 
 @trace.command("from-slurm", short_help="Record the live cluster from now on.")
@@ -265,6 +274,24 @@ def _print_summary(made: Trace, output: str) -> None:
         f"{found.eq_nodes:.1f} nodes idle on average ({found.ratio:.1%})"
     )
     common.echo(f"note: {sentence}" for sentence in notes(made.notes))
+
+
+def _write_jobs(rows: JobRows, period: TracePeriod, nodes: Sequence[str], every: bool, output: Path) -> None:
+    """Write the log of jobs beside the trace and print what it amounts to, or why there is none."""
+    from bftd.simulation.trace import job_log
+
+    beside = job_log.path_of(output)
+    if rows.lacks:
+        beside.unlink(missing_ok=True)  # one of before would tell of other jobs than the trace
+        common.echo([f"note: {rows.lacks}"])
+        return
+    log = rows.log(period.start_s, period.end_s, nodes, every=every)
+    job_log.write(log, beside)
+    users, accounts = len({job.user for job in log.jobs} - {""}), len({job.account for job in log.jobs} - {""})
+    common.echo([
+        f"{beside}: {counted(len(log.jobs), 'job')} of {counted(users, 'user')} and {counted(accounts, 'account')}",
+        *(f"note: {sentence}" for sentence in log.notes),
+    ])  # fmt: skip
 
 
 def _table(found: Stats) -> Iterable[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from bftd.simulation.trace import names, sidecar, table
 from bftd.simulation.trace.checks import check
-from bftd.simulation.trace.errors import TraceError
+from bftd.simulation.trace.errors import TraceError, unpacking
 from bftd.simulation.trace.model import Trace
 from bftd.simulation.trace.recording import gzip_members
 
@@ -98,12 +97,8 @@ def unpacked(path: Path, raw: bytes) -> bytes:
     if not path.name.endswith(".gz"):
         return raw
     text, end = gzip_members.whole(raw)
-    try:
+    with unpacking(path):
         return text + gzip.decompress(raw[end:])  # raises if a partial member is left
-    except EOFError:
-        raise TraceError(f"{path} is a gzip file that is cut short: copy it again") from None
-    except (OSError, zlib.error) as error:
-        raise TraceError(f"{path} is not a whole gzip file: {error}") from None
 
 
 def _in_order(found: tuple[str, ...]) -> tuple[str, ...]:

@@ -12,11 +12,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from bftd.simulation.trace.accounting.sacct_table import Dates, SacctRow, rows
+from bftd.simulation.trace.accounting.job_rows import JobRows
+from bftd.simulation.trace.accounting.sacct_table import NO_NODES, Dates, SacctRow, columns, rows
 from bftd.simulation.trace.errors import TraceError
 from bftd.simulation.trace.names import check, listed
 
-JOB_FIELDS = "JobIDRaw,Partition,State,Start,End,NNodes,NodeList"
+# the submit line may have several lines, and is last for that
+JOB_FIELDS = (
+    "JobIDRaw,Partition,State,Submit,Eligible,Start,End,TimelimitRaw,NNodes,NodeList,QOS,Account,User,SubmitLine"
+)
 EVENT_FIELDS = "Cluster,NodeName,Start,End,State,Reason,ClusterNodes"
 RESERVATION_FIELDS = "Cluster,Name,NodeNames,Start,End"
 _SACCT_ADVICE = f"make it with sacct -a -D -X -P --format={JOB_FIELDS}"
@@ -29,7 +33,6 @@ _CLUSTER_NODES = ("cluster nodes", "clusternodes")
 _EVENT_COLUMNS = (("nodename",), _STARTS, _ENDS)
 _RESERVED = ("nodenames", "nodename", "nodes", "nodelist")
 _RESERVATION_COLUMNS = (_RESERVED, _STARTS, _ENDS)
-_NO_NODES = frozenset({"", "none assigned", "none", "n/a", "(null)", "unknown"})
 _UNFINISHED = ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STAGE_OUT", "SIGNALING", "STOPPED")
 _UNSTARTED = ("PENDING", "REVOKED")
 
@@ -48,7 +51,7 @@ class Accounts:
     """All periods in which nodes were used or unavailable; `everywhere` holds those of all nodes together.
 
     `ignored` are jobs that do not count as use of a node; they still show that the node existed. `members` are the
-    nodes of the cluster over time, as recorded by slurmdbd.
+    nodes of the cluster over time, as recorded by slurmdbd. `logged` keeps the jobs themselves.
     """
 
     jobs: list[Period] = field(default_factory=list)
@@ -59,6 +62,7 @@ class Accounts:
     notes: Counter[str] = field(default_factory=Counter)
     dates: Dates = field(default_factory=Dates)
     clusters: set[str] = field(default_factory=set)
+    logged: JobRows = field(default_factory=JobRows)
     # node sets by their text, and one object for each name: a large site's records repeat both millions of times
     _sets: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -66,6 +70,7 @@ class Accounts:
     def add_jobs(self, text: str, where: str, ignored_partitions: Collection[str] = ()) -> None:
         """Add the output of `sacct -P`; raise TraceError with the line that cannot be read."""
         known: dict[tuple[str, float, tuple[str, ...]], Period] = {}
+        self.logged.begin(columns(text))
         for row in rows(text, where, _JOB_COLUMNS, _SACCT_ADVICE):
             self._one_cluster(row)
             if row.first("partition") in ignored_partitions:
@@ -74,6 +79,7 @@ class Accounts:
                 self.notes["jobs_ignored"] += period is not None
                 continue
             period = self._job(row, self.notes)
+            self.logged.add(row, period.nodes if period else ())
             if period is None:
                 continue
             key = (row.first("jobidraw", "jobid"), period.start_s, period.nodes)
@@ -94,14 +100,14 @@ class Accounts:
             if span is None:
                 continue
             names = row.first("nodename")
-            if names.lower() not in _NO_NODES:
+            if names.lower() not in NO_NODES:
                 self.away.append(Period(self._nodes(row, names), *span))
                 self.notes["node_events"] += 1
             elif "disconnect" in row.first("reason").lower():
                 # nothing starts while the controller is away, and ends are reported late
                 self.everywhere.append(Period((), *span))
                 self.notes["gaps"] += 1
-            elif (names := row.first(*_CLUSTER_NODES)).lower() not in _NO_NODES:
+            elif (names := row.first(*_CLUSTER_NODES)).lower() not in NO_NODES:
                 self.members.append(Period(self._nodes(row, names), *span))
 
     def add_reservations(self, text: str, where: str) -> None:
@@ -124,7 +130,7 @@ class Accounts:
             self._one_cluster(row)
             span = self._span(row, _STARTS, _ENDS)
             names = row.first(*_RESERVED)
-            if span is not None and names.lower() not in _NO_NODES:
+            if span is not None and names.lower() not in NO_NODES:
                 yield Period(self._nodes(row, names), *span)
 
     def _job(self, row: SacctRow, notes: Counter[str]) -> Period | None:
@@ -136,7 +142,7 @@ class Accounts:
             notes["steps_ignored"] += 1
             return None
         names = row.first("nodelist")
-        placed = names.lower() not in _NO_NODES
+        placed = names.lower() not in NO_NODES
         start_s, end_s = self.dates.read(row, "start"), self.dates.read(row, "end", latest=True)
         if start_s is None or state.startswith(_UNSTARTED) or (not placed and start_s == end_s):
             notes["jobs_never_started"] += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.simulation.trace import read, write
+from bftd.simulation.trace import job_log, read, write
 from tests.bftd.simulation.trace.making import SUMMIT, needs_summit, trace_of
 from tests.support.messages import excerpt, fragment, says, wording
 from tests.support.programs import shell_script
@@ -73,8 +74,44 @@ def test_a_trace_is_made_of_files(run: Run) -> None:
     trace = read("t.csv.gz")
     assert trace.nodes == ("n1", "n2", "n3", "n4")
     assert trace.source == "sacct"
+    assert says(lines[-1], "whatif.job_rows.columns", missing="Submit, Eligible, TimelimitRaw, QOS, Account, User")
     _, again, _ = run("stats t.csv.gz")
-    assert [line for line in again.splitlines() if line.startswith("note")] == lines[1:]
+    assert [line for line in again.splitlines() if line.startswith("note")] == lines[1:-1]
+
+
+SACCT = (
+    "JobIDRaw|Partition|State|Submit|Eligible|Start|End|TimelimitRaw|NNodes|NodeList|QOS|Account|User|SubmitLine\n"
+    "1|batch|COMPLETED|90|90|100|200|5|2|n[1-2]|normal|chem|curie|sbatch -w n1 a.sh\n"
+    "2|batch|COMPLETED|190|190|300|400|5|1|n2|normal|chem|bohr|sbatch --wrap a\nb\n"
+    "3|elastic|COMPLETED|300|300|400|500|5|1|n1|normal|chem|bohr|sbatch c.sh\n"
+    "4|batch|RUNNING|600|600|900|Unknown|UNLIMITED|1|n1|normal|chem|curie|sbatch d.sh\n"
+)
+
+
+def test_a_log_of_the_jobs_is_written_beside_the_trace(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "jobs.txt").write_text(SACCT)
+    words = "from-sacct jobs.txt --nodes 'n[1-2]' -o week.csv.gz"
+    code, out, _ = run(words)
+    assert code == 0
+    assert says(out, "cli.trace.jobs", output="week.jobs.csv.gz", jobs="3 jobs", users="2 users", accounts="1 account")
+    assert says(out, "whatif.job_model.ends_unknown", jobs=1)
+    log = job_log.load(tmp_path / "week.jobs.csv.gz")
+    assert (log.begin_s, log.end_s, log.size) == (200, 900, 2)
+    assert [(job.id, job.user, job.account, job.limit_s, job.required) for job in log.jobs] == [
+        ("1", "u1", "a1", 300, "n1"), ("2", "u2", "a1", 300, ""), ("4", "u1", "a1", None, "")
+    ]  # fmt: skip
+    assert "curie" not in gzip.decompress((tmp_path / "week.jobs.csv.gz").read_bytes()).decode()
+    assert run(f"{words} --names")[0] == 0
+    assert [job.user for job in job_log.load(tmp_path / "week.jobs.csv.gz").jobs] == ["curie", "bohr", "curie"]
+
+
+def test_no_log_of_other_jobs_stays_beside_a_trace(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "jobs.txt").write_text(SACCT)
+    assert run("from-sacct jobs.txt --nodes 'n[1-2]' -o week.csv")[0] == 0
+    assert (tmp_path / "week.jobs.csv.gz").exists()
+    code, out, _ = run(f"from-sacct {ASSETS}/jobs.txt --nodes 'n[1-4]' -o week.csv")
+    assert (code, bool(says(out, "whatif.job_rows.columns"))) == (0, True)
+    assert not (tmp_path / "week.jobs.csv.gz").exists()
 
 
 def test_regression_pilots_are_no_use_of_a_node_unless_somebody_says_so(run: Run, tmp_path: Path) -> None:
@@ -104,7 +141,7 @@ def test_the_period_can_be_given(run: Run) -> None:
 
 CALLS = [
     "sacct -a -D -X -P --starttime=2026-03-01T12:00:00 --endtime=2026-03-01T14:00:00 "
-    "--format=JobIDRaw,Partition,State,Start,End,NNodes,NodeList",
+    "--format=JobIDRaw,Partition,State,Submit,Eligible,Start,End,TimelimitRaw,NNodes,NodeList,QOS,Account,User,SubmitLine",
     "sacctmgr -P show event start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
     "format=Cluster,NodeName,Start,End,State,Reason,ClusterNodes",
     "sacctmgr -P show reservation start=2026-03-01T12:00:00 end=2026-03-01T14:00:00 "
