@@ -34,7 +34,7 @@ _SENTENCES = {
     "rows_superseded": "{} rows tell less of a run than others, or another end: a start and an end count before none, "
     "and the later end",
     "no_submission": "{} jobs were never submitted by what the log says, and were left out",
-    "no_start": "{} jobs ran at a time that the log does not tell, and were left out",
+    "no_start": "{} jobs ran or left the queue at a time that the log does not tell, and were left out",
     "no_nodes": "{} jobs have no number of nodes and were left out",
     "node_list_unknown": "{} jobs ran on nodes that the log does not name",
     "elsewhere": "{} jobs ran on nodes that are not in the node list, and were left out",

@@ -19,8 +19,9 @@ _NUMBER = re.compile(r"[-+]?\d{1,15}(\.\d{0,15})?([eE][-+]?\d{1,2})?")
 # The largest number of a row: in seconds, 300 years.
 _MOST = 1e10
 _HEADER = re.compile(r";\s*(UnixStartTime|MaxNodes|MaxProcs)\s*:\s*(\d{1,10})")
-_STATES = {0: "FAILED", 1: "COMPLETED", 5: "CANCELLED"}
 _PARTIAL = (2, 3, 4)
+_CANCELLED = 5
+_STATES = {0: "FAILED", 1: "COMPLETED", _CANCELLED: "CANCELLED"}
 
 
 @dataclass(slots=True)
@@ -90,11 +91,11 @@ def _job(row: list[float], machine: _Machine, counts: Counter[str]) -> LoggedJob
         counts["partial" if status in _PARTIAL else "no_submission"] += 1
         return None
     submit_s = machine.zero_s + submit
-    left_s = None if wait_s < 0 else submit_s + wait_s
-    ran = not (status == 5 and run_s <= 0)
-    if ran and left_s is None:
+    if wait_s < 0:
         counts["no_start"] += 1
         return None
+    left_s = submit_s + wait_s
+    ran = status != _CANCELLED or run_s > 0
     start_s = left_s if ran else None
     submit_s, eligible_s = in_turn(submit_s, submit_s, start_s, counts)
     return LoggedJob(
@@ -102,7 +103,7 @@ def _job(row: list[float], machine: _Machine, counts: Counter[str]) -> LoggedJob
         submit_s=submit_s,
         eligible_s=eligible_s,
         start_s=start_s,
-        end_s=left_s if not ran else None if run_s < 0 or left_s is None else left_s + run_s,
+        end_s=left_s if not ran else None if run_s < 0 else left_s + run_s,
         limit_s=row[8] if row[8] > 0 else None,
         nodes=machine.nodes_of(processors) if processors > 0 else 0,
         partition=_name("p", row[15]),

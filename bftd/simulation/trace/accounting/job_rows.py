@@ -72,6 +72,9 @@ class JobRows:
                 self._counts["ends_before_start"] += 1
                 return
             self._counts["node_list_unknown"] += not placed
+        if start_s is None and end_s is None and state != "PENDING":
+            self._counts["no_start"] += 1
+            return
         submit_s, eligible_s = in_turn(submit_s, eligible_s, start_s, self._counts)
         if end_s is not None and end_s < max(submit_s, eligible_s or 0.0):
             # it left the queue before it became eligible

@@ -101,6 +101,7 @@ def test_rows_of_swf_that_tell_of_no_run_are_counted(tmp_path: Path) -> None:
         "1 10 0 30 4 -1 -1 4 120 -1 2 3 4 -1 1 2 -1 -1",
         "1 10 30 30 4 -1 -1 4 120 -1 3 3 4 -1 1 2 -1 -1",
         "2 -1 0 60 4 -1 -1 4 120 -1 1 3 4 -1 1 2 -1 -1",
+        "7 11 -1 -1 4 -1 -1 4 120 -1 5 3 4 -1 1 2 -1 -1",
         "3 12 -1 60 4 -1 -1 4 120 -1 1 3 4 -1 1 2 -1 -1",
         "4 13 0 -1 4 -1 -1 4 120 -1 1 3 4 -1 1 2 -1 -1",
         "5 14 0 60 -1 -1 -1 -1 120 -1 1 3 4 -1 1 2 -1 -1",
@@ -108,16 +109,16 @@ def test_rows_of_swf_that_tell_of_no_run_are_counted(tmp_path: Path) -> None:
     )
     assert [(job.id, job.end_s) for job in log.jobs] == [("1", 1070), ("4", None)]
     assert says(log.notes, "whatif.job_model.partial", jobs=2)
+    assert says(log.notes, "whatif.job_model.no_start", jobs=2)
     once = (
         "whatif.job_model.no_submission",
-        "whatif.job_model.no_start",
         "whatif.job_model.ends_unknown",
         "whatif.job_model.no_nodes",
         "whatif.job_model.too_wide",
     )
     for key in once:
         assert says(log.notes, key, jobs=1)
-    assert len(log.notes) == 1 + len(once)
+    assert len(log.notes) == 2 + len(once)
 
 
 @pytest.mark.skipif(not THETA.exists(), reason="the log of Theta is not there (../shared/data)")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
 import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from bftd.simulation.trace import TraceError
 from bftd.simulation.trace.accounting import sacct
@@ -152,6 +156,7 @@ def test_rows_that_cannot_be_jobs_are_counted() -> None:
         row(jobidraw="4", nodelist="None assigned"),
         row(jobidraw="5", submit="1150", eligible="1150"),
         row(jobidraw="6", nodelist="m[1-2]"),
+        row(jobidraw="7", state="CANCELLED", start="Unknown", end="Unknown", **UNPLACED),
         every=False,
     )
     assert [(job.id, job.submit_s, job.eligible_s) for job in log.jobs] == [
@@ -159,6 +164,7 @@ def test_rows_that_cannot_be_jobs_are_counted() -> None:
     ]  # fmt: skip
     once = (
         "whatif.job_model.no_submission",
+        "whatif.job_model.no_start",
         "whatif.job_model.ends_before_start",
         "whatif.job_model.node_list_unknown",
         "whatif.job_model.started_before_submission",
@@ -222,3 +228,15 @@ def test_a_row_that_cannot_be_read_is_refused_with_its_line(line: str, complaint
     with pytest.raises(TraceError) as caught:
         read(line)
     assert complaint in str(caught.value)
+
+
+@hypothesis_settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text("0129.-|[],nTK:\nUNe w"), st.integers(0, len(row())))
+def test_no_content_of_a_file_is_more_than_refused_or_counted(text: str, at: int) -> None:
+    for line in (row()[:at] + text, row()[:at] + text + row()[at:], row()[:at] + text + row()[at + len(text) :]):
+        with contextlib.suppress(TraceError):
+            log = log_of(line, row())
+            for job in log.jobs:
+                times_s = [at_s for at_s in (job.submit_s, job.eligible_s, job.start_s, job.end_s) if at_s is not None]
+                assert times_s == sorted(times_s)
+                assert 0 < job.nodes <= len(NODES)
