@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 MOST_JOBS = 10_000_000
-"""The most jobs of a log: they take about 4 GB of memory."""
+"""The most jobs of a log: they take about 3 GB of memory."""
 LATEST_S = 253_402_300_799.0
 """The end of the year 9999, the last that a date can have."""
 # A time without a start or end is a gap if it is this long and so many times longer than such times are on average: of

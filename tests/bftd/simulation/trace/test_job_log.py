@@ -184,6 +184,9 @@ def test_a_long_time_without_a_start_or_an_end_is_told() -> None:
     assert says(log.notes, "whatif.job_model.gaps", gaps=1)
     assert says(log.notes, "whatif.job_model.gap_s", gap_s=f"{90_000 - 49_960:,}")
     assert put_together(*jobs[:500], end_s=50_000.0).notes == ()
+    seldom = [replace(job, submit_s=at_s, eligible_s=at_s, start_s=at_s, end_s=at_s + 60)
+              for job, at_s in zip(jobs[:50], range(0, 360_000, 7200), strict=True)]  # fmt: skip
+    assert put_together(*seldom, end_s=360_000.0).notes == (), "no more than usual"
 
 
 HEAD = '#bft-jobs {"version": 1, "jobs": 1, "begin_s": 0, "end_s": 1000, "size": null, "notes": []}\n'
@@ -248,7 +251,7 @@ def test_a_file_that_is_not_packed_is_read_too(tmp_path: Path) -> None:
             )
         ),
         (HEAD + COLUMNS + ROW.replace('"n[1,3]"', '"n[1,3]"x'), "t, line 3"),
-        (HEAD + COLUMNS + "x" * 1_000_001, "t, line 3"),
+        (HEAD + COLUMNS + "x" * 1_000_001, wording("whatif.job_log.too_long", path="t", line=3)),
         (SWF_ROW + "1 2 3\n", "t, line 2"),
         *(
             (SWF_ROW + SWF_ROW.replace("60", word), "t, line 2")
