@@ -15,17 +15,17 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import cpu_count
 from random import Random
 
-from benchmarks.twin.streams import BEGIN_S, stream_on
+from benchmarks.twin.streams import BEGIN_S, Shape, stream_on
 from bftd.config.keys import PoolConfig
 from bftd.simulation.slurm.courses import Control, Course, Difference, course
 from bftd.simulation.slurm.harvester import HarvestSettings
 
-STREAMS, COURSES, STRETCH = 300, 2, 3
+STREAMS, COURSES = 300, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,35 +45,28 @@ CONDITIONS = (
     Condition("bftd, preempt_youngest_first", HarvestSettings(), youngest_first=True),
     Condition("bftd without earmarks", HarvestSettings(PoolConfig(earmark=False))),
 )
-_WITHOUT = Condition("without bftd")
+WITHOUT = Condition("without bftd")
 
 
-def courses_of(
-    seed: int, condition: Condition, *, first: int, courses: int, stretch: int, special: bool, nodes: int, jobs: int
-) -> list[Course]:
-    """Run a stream some times; a course's phase of the minute and of backfill is that of all conditions."""
+def courses_of(seed: int, condition: Condition, shape: Shape, courses: int, first: int = 0) -> list[Course]:
+    """Run a stream some times, with the chances from the `first` on.
+
+    A course has the same phase of the minute, and of backfill, under every condition.
+    """
     found = []
     for number in range(courses):
         phase = Random(1000 * seed + number)
-        site, submitted = stream_on(
-            seed,
-            nodes=nodes,
-            count=jobs,
-            stretch=stretch,
-            special=special,
-            begin_s=BEGIN_S + phase.randrange(60),
-            youngest_first=condition.youngest_first,
-        )
+        plain = replace(shape.site(), youngest_first=condition.youngest_first)
+        site, jobs = stream_on(plain, shape, seed, BEGIN_S + phase.randrange(60))
         phase_s = phase.uniform(0.0, site.scheduler.interval_s)
         chances = 1000 * seed + first + number
-        found.append(course(site, submitted, chances, condition.harvest, condition.control, phase_s))
+        found.append(course(site, jobs, chances, condition.harvest, condition.control, phase_s))
     return found
 
 
-def _all_of(seed: int, conditions: Sequence[Condition], courses: int, **shape: int | bool) -> list[list[Course]]:
-    run = partial(courses_of, seed, courses=courses, **shape)  # type: ignore[arg-type]
-    without = run(_WITHOUT, first=0)
-    return [without, *(run(condition, first=courses * place) for place, condition in enumerate(conditions, 1))]
+def _all_of(seed: int, shape: Shape, courses: int) -> list[list[Course]]:
+    conditions = (WITHOUT, *CONDITIONS)
+    return [courses_of(seed, one, shape, courses, courses * place) for place, one in enumerate(conditions)]
 
 
 def compared(found: Sequence[Sequence[Sequence[Course]]], conditions: Sequence[Condition]) -> list[dict[str, object]]:
@@ -85,7 +78,7 @@ def compared(found: Sequence[Sequence[Sequence[Course]]], conditions: Sequence[C
         wait = Difference.between(_values(courses, "mean_wait_s"), _values(without, "mean_wait_s"))
         makespan = Difference.between(_values(courses, "makespan_s"), _values(without, "makespan_s"))
         alike = [
-            a.alike(b) for one, other in zip(courses, without, strict=True) for a, b in zip(one, other, strict=True)
+            a.alike(b) for one, other in zip(courses, without, strict=True) for a, b in zip(one, other, strict=False)
         ]
         every = [each for one in courses for each in one]
         rows.append(
@@ -132,27 +125,21 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
     parser.add_argument("--streams", type=int, default=STREAMS, help=f"[{STREAMS}]")
     parser.add_argument("--courses", type=int, default=COURSES, help=f"of each stream and condition [{COURSES}]")
-    parser.add_argument("--stretch", type=int, default=STRETCH, help=f"streams so many times slower [{STRETCH}]")
+    parser.add_argument("--stretch", type=int, default=3, help="streams so many times slower [3]")
     parser.add_argument("--plain", action="store_true", help="streams whose jobs take any nodes")
     parser.add_argument("--nodes", type=int, default=16, help="[16]")
     parser.add_argument("--jobs", type=int, default=60, help="of each stream [60]")
     parser.add_argument("--processes", type=int, default=cpu_count() or 1, help="at a time [one for each CPU]")
     options = parser.parse_args()
     began_s = time.monotonic()
-    shape = {
-        "stretch": options.stretch,
-        "special": not options.plain,
-        "nodes": options.nodes,
-        "jobs": options.jobs,
-    }
+    shape = Shape(options.nodes, options.jobs, options.stretch, not options.plain)
     with ProcessPoolExecutor(options.processes) as pool:
-        run = partial(_all_of, conditions=CONDITIONS, courses=options.courses, **shape)
+        run = partial(_all_of, shape=shape, courses=options.courses)
         found = list(pool.map(run, range(1, options.streams + 1), chunksize=4))
     rows = compared(found, CONDITIONS)
     if options.json:
-        print(
-            json.dumps({"streams": options.streams, "courses": options.courses, **shape, "conditions": rows}, indent=2)
-        )
+        told = {"streams": options.streams, "courses": options.courses, **asdict(shape), "conditions": rows}
+        print(json.dumps(told, indent=2))
     else:
         print(table(rows))
         print(

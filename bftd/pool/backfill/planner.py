@@ -32,7 +32,7 @@ from bftd.pool.backfill.model import (
     rank,
     union,
 )
-from bftd.pool.backfill.node_choice import NodeNeed, Preference, for_earmark, for_plan, leaver
+from bftd.pool.backfill.node_choice import NodeNeed, Preference, for_earmark, leaver
 from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
 from bftd.pool.backfill.timeline import Timeline
 from bftd.pool.victims import Chooser, Leaving
@@ -51,7 +51,6 @@ _OFFER_WORK = 20
 _MINUTE_S = 60.0
 # Parts of nodes are compared with this slack: three thirds are a whole.
 _SLACK = 1e-6
-AS_SLURM = 0
 
 
 def simulate(
@@ -247,8 +246,6 @@ class _Cycle:
             return spot.free
         if self._choice is not None:
             return self._choice(spot.free, need)
-        if AS_SLURM == 1:
-            return for_plan(spot.free, need, self.calendar.weights)
         yields = part.yields & ~self.calendar.ends.ready
         wishes = self._wishes(spot, extra & ~yields | self._beside(part), limit_s, mine)
         return for_earmark(spot.free, need, self.calendar.weights, wishes, self._leave)

@@ -19,7 +19,7 @@ from bftd.simulation.slurm.harvester import Harvester, HarvestSettings
 from bftd.simulation.slurm.model import SimulatedJob, SimulatedSite
 
 Control = Literal["slurm", "random"]
-"""How nodes are chosen where there are no pilots: as Slurm does, or at random among those that would do."""
+"""The choice of nodes where there are no pilots: Slurm's, or one at random among those that would do."""
 
 # Two starts that are no further apart are the same: the main scheduler looks every few seconds.
 SAME_S = 5.0
@@ -30,7 +30,7 @@ _Z = 1.96
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What became of the jobs of one course, in the order of their numbers.
+    """The waits of the jobs of one course, in the order of their numbers, and figures of the whole.
 
     `waits_s` are inf for jobs that never started. `makespan_s` is from the first submission to the last end. With bftd,
     `harvested_node_s` is the time that pilots had nodes, `preemptions` how often Slurm took some, and `late` how often

@@ -28,7 +28,6 @@ class SimulatedJob:
     after: tuple[int, ...] = ()
     booked: int | None = None
     user: str = "user"
-    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,9 @@ class SimulatedSite:
     delays: Delays = Delays()
 
     @classmethod
-    def of(cls, nodes: int, **settings: object) -> SimulatedSite:
-        """Return a site of equal nodes n1, n2, ..., with Slurm's defaults beside `settings`."""
-        numbering = Numbering.of(f"n{number}" for number in range(1, nodes + 1))
-        return cls(numbering, ((1 << nodes) - 1,), **settings)  # type: ignore[arg-type]
+    def of(cls, nodes: int) -> SimulatedSite:
+        """Return a site of equal nodes n1, n2, ..., with Slurm's defaults."""
+        return cls(Numbering.of(f"n{number}" for number in range(1, nodes + 1)), ((1 << nodes) - 1,))
 
     @property
     def everything(self) -> int:
@@ -82,7 +80,7 @@ class SimulatedSite:
 
 @dataclass(slots=True)
 class JobRun:
-    """What became of one job: where and when it started, its first line, and its end; inf if it never did.
+    """The course of one job: its nodes, its start, its first line and its end; inf if it never starts.
 
     `preempted_s` is when Slurm first preempted for it. `by` is the scheduler that started it, "main" or "backfill".
     """

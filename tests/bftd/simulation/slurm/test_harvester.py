@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import floor
 
-from benchmarks.twin.streams import stream_on
+from benchmarks.twin.streams import Shape, stream_on
 from bftd.config.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
@@ -16,6 +16,7 @@ from tests.bftd.builders import job, node
 
 HARVEST = Harvest.of("elastic")
 CONFIG = PoolConfig()
+QUICK, SLOW = Shape(stretch=1), Shape()
 
 
 class Beside(Harvester):
@@ -105,7 +106,7 @@ def test_masks_decide_at_every_look_as_the_pool_does() -> None:
     looks = lent = left = kept = 0
     differences: list[str] = []
     for seed in range(1, 6):
-        site, jobs = stream_on(seed, stretch=1)
+        site, jobs = stream_on(QUICK.site(), QUICK, seed)
         controller = Controller(site, jobs, seed)
         beside = Beside(controller)
         beside.begin(jobs[0].submit_s - 5.0)
@@ -121,13 +122,13 @@ def test_earmarks_save_most_preemptions() -> None:
     preemptions = {}
     for earmark in (True, False):
         settings = HarvestSettings(PoolConfig(earmark=earmark))
-        courses = [course(*stream_on(seed), seed, settings) for seed in range(1, 9)]
+        courses = [course(*stream_on(SLOW.site(), SLOW, seed), seed, settings) for seed in range(1, 9)]
         preemptions[earmark] = sum(one.preemptions for one in courses)
     assert preemptions[True] < 0.7 * preemptions[False]
 
 
 def test_pilots_that_nobody_renews_leave_at_their_time() -> None:
-    site, jobs = stream_on(1)
+    site, jobs = stream_on(SLOW.site(), SLOW, 1)
     controller = Controller(site, jobs, 1)
     harvester = Harvester(controller, HarvestSettings(until_s=jobs[0].submit_s + 60.0))
     harvester.begin(jobs[0].submit_s - 5.0)
