@@ -1,8 +1,13 @@
-"""The record of one run: a file of JSON lines, raw enough that every figure can be computed anew."""
+"""The record of one run: a file of JSON lines, raw enough that every figure can be computed anew.
+
+benchmarks/results/impact/ keeps runs whose figures docs/evidence/impact.md cites, packed by gzip and without logs.
+"""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -144,10 +149,11 @@ _OLD_ROWS = {"room": "earmark"}
 
 
 def load(path: Path) -> Run:
-    """Read what `save` wrote; raises ValueError for another file."""
+    """Read what `save` wrote, also when gzip has packed it; raises ValueError for another file."""
     try:
         kinds: dict[str, list[Row]] = {"run": [], **{kind: [] for kind, _ in _ROWS.values()}}
-        for line in path.read_text().splitlines():
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        for line in content.decode().splitlines():
             row = json.loads(line)
             kinds[_OLD_ROWS.get(row["row"], row["row"])].append(
                 {key: _frozen(value) for key, value in row.items() if key != "row"}
@@ -164,7 +170,7 @@ def load(path: Path) -> Run:
             f"{path} is of an older version of this benchmark, whose recipes were others: "
             f"move the runs out of {path.parent}, or give another --folder"
         ) from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (EOFError, KeyError, TypeError, ValueError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is no run of this benchmark ({error}): remove it") from error
 
 
@@ -178,7 +184,7 @@ def _frozen(value: Any) -> Any:
 
 def load_all(folder: Path) -> list[Run]:
     """All runs in a folder, in the order of their names."""
-    return [load(path) for path in sorted(folder.glob("*.jsonl"))]
+    return [load(path) for path in sorted((*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")))]
 
 
 def only(runs: Iterable[Run], **fields: Any) -> list[Run]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from random import Random
 
 from benchmarks.backfill import cycle_log
 from benchmarks.backfill.cycle_log import Cycle
@@ -153,7 +154,7 @@ def _measure(
     cpu_s = site.controller_cpu_s()
     plans = PlanReader(site)
     if setting.kind == "B" and setting.recipe.displaced:
-        site.hold_every_node()
+        site.hold_every_node(Random(f"{setting.seed} {setting.pair}"))
     time.sleep(max(0.0, begin_s - time.time()))
     plans.start()
     try:

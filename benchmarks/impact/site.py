@@ -9,6 +9,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from benchmarks.impact import training
@@ -109,10 +110,13 @@ class Site(SandboxSite):
             f"Nodes={','.join(reservation.nodes)}", "Flags=IGNORE_JOBS",
         )  # fmt: skip
 
-    def hold_every_node(self) -> None:
-        """Make an allocation without a process on each node that Slurm gives, for a minute."""
+    def hold_every_node(self, order: Random) -> None:
+        """Make an allocation without a process on each node that Slurm gives, for a minute.
+
+        Slurm preempts the oldest first, so `order` decides which nodes the first jobs get.
+        """
         client = self.cluster.client()
-        for number in range(1, self._nodes + 1):
+        for number in order.sample(range(1, self._nodes + 1), self._nodes):
             options = (f"--partition={PILOTS}", f"--nodelist=n{number}", "--time=1")
             client.run("salloc", "--immediate=1", "--no-shell", *options)
 

@@ -84,11 +84,20 @@ def why_lost(run: Run, row: JobRow, id_: str, cycles: Sequence[Cycle], begin_s: 
         _taking(run, row)[1],
         _planned_next(row, id_, cycles, begin_s),
         _earmark(run, row),
-        "never started"
-        if row.start_s is None
-        else f"started by {row.started_by or 'Slurm'} at {row.start_s:.1f} s on {fold(row.nodes)}",
+        _start(row),
     ]
     return "; ".join(parts)
+
+
+def why_late(row: JobRow) -> str:
+    """One line about a job that a backfill cycle could not start: when that was, and what started it then."""
+    return f"a backfill cycle could not start it at {row.failed_s:.1f} s; {_start(row)}"
+
+
+def _start(row: JobRow) -> str:
+    if row.start_s is None:
+        return "never started"
+    return f"started by {row.started_by or 'Slurm'} at {row.start_s:.1f} s on {fold(row.nodes)}"
 
 
 def _planned_next(row: JobRow, id_: str, cycles: Sequence[Cycle], begin_s: float) -> str:

@@ -31,10 +31,9 @@ def figures(a: Sequence[Run], b: Sequence[Run]) -> Figures:
 
 
 def spread(values: Sequence[float]) -> Figures:
-    """Mean with its interval, the 95th percentile, the most and how many."""
+    """Mean, the 95th percentile, the most and how many."""
     return {
         "mean": stats.mean(values),
-        "mean_interval": stats.mean_interval(values),
         "p95": stats.percentile(values, 0.95),
         "max": max(values, default=None),
         "jobs": len(values),
@@ -64,17 +63,7 @@ def _slots(jobs: Sequence[tuple[Run, JobRow]], harvested: int, ran: bool) -> Fig
         "slots_lost": len(lost) if ran else None,
         "slots_lost_share": len(lost) / harvested if harvested else None,
         "slots_lost_by": dict(Counter(slots.taker(run, row) for run, row in lost)),
-        "slots_lost_why": [
-            {
-                "seed": run.seed,
-                "pair": run.pair,
-                "job": row.number,
-                "took_s": slots.preempt_to_start_s(run, row),
-                "load_most": run.load_most,
-                "why": row.lost,
-            }
-            for run, row in lost
-        ],
+        "slots_lost_why": [_told(run, row, slots.preempt_to_start_s(run, row), row.lost) for run, row in lost],
     }
 
 
@@ -84,15 +73,30 @@ def _late(a: Sequence[Run], b: Sequence[Run]) -> Figures:
     Without bftd it is so as well where a job before them has not quite left.
     """
     found = {kind: [(run, row) for run in some for row in run.jobs if late(row)] for kind, some in (("a", a), ("b", b))}
+    jobs = sum(len(run.jobs) for run in b)
     return {
         "late_starts": {kind: len(rows) for kind, rows in found.items()},
+        "late_s_per_job": sum(_late_by_s(run, row) for run, row in found["b"]) / jobs if jobs else None,
+        "late_starts_why": [_told(run, row, _late_by_s(run, row), slots.why_late(row)) for run, row in found["b"]],
         "late_starts_per_run": {
             kind: len(found[kind]) / len(some) if some else None for kind, some in (("a", a), ("b", b))
         },
-        "late_by_s": {
-            kind: spread([run.waited_until_s(row) - (row.failed_s or 0.0) for run, row in rows])
-            for kind, rows in found.items()
-        },
+        "late_by_s": {kind: spread([_late_by_s(run, row) for run, row in rows]) for kind, rows in found.items()},
+    }
+
+
+def _late_by_s(run: Run, row: JobRow) -> float:
+    return run.waited_until_s(row) - (row.failed_s or 0.0)
+
+
+def _told(run: Run, row: JobRow, took_s: float | None, why: str) -> Figures:
+    return {
+        "seed": run.seed,
+        "pair": run.pair,
+        "job": row.number,
+        "took_s": took_s,
+        "load_most": run.load_most,
+        "why": why,
     }
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import combinations, product
+import statistics
+from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 from benchmarks.impact.analysis import causal, occupancy, stats
 from benchmarks.impact.analysis.causal import Figures
@@ -41,6 +42,7 @@ def figures(runs: Sequence[Run]) -> Figures:
         "pairs": len(pairs),
         "seeds": sorted({run.seed for _, run in pairs}),
         **_aa(a),
+        "ba": waited_longer(b, a),
         **_ba(pairs),
         **causal.figures(a, b),
         **_makespan(pairs),
@@ -76,47 +78,35 @@ def differences(one: Run, other: Run) -> list[float]:
 def _aa(a: Sequence[Run]) -> Figures:
     pairs = [differences(one, other) for one, other in combinations(a, 2) if one.seed == other.seed]
     both_ways = [sign * value for pair in pairs for value in pair for sign in (1, -1)]
-    sizes = [abs(sum(pair) / len(pair)) for pair in pairs]
+    by_pair = [sum(pair) / len(pair) for pair in pairs]
     return {
-        "aa_mean_diff_s": stats.mean(sizes),
-        "aa_mean_diff_interval_s": stats.pair_mean_interval(pairs),
+        "aa_mean_diff_s": stats.mean([abs(value) for value in by_pair]),
         "aa_p95_diff_s": stats.percentile(both_ways, 0.95),
         "aa_max_diff_s": max(both_ways, default=None),
         "aa_pairs": len(pairs),
-        "aa_mean_diff_by_pair_s": [sum(pair) / len(pair) for pair in pairs],
+        "aa_mean_diff_by_pair_s": by_pair,
     }
 
 
 def _ba(pairs: Sequence[tuple[Run, Run]]) -> Figures:
-    found = [differences(one, other) for one, other in pairs]
-    every = [value for pair in found for value in pair]
-    by_seed: dict[int, list[list[float]]] = {}
-    for (one, _), pair in zip(pairs, found, strict=True):
-        by_seed.setdefault(one.seed, []).append(pair)
-    of_jobs = [sum(values) / len(values) for same in by_seed.values() for values in zip(*same, strict=True)]
-    return {
-        "ba_mean_diff_s": stats.mean(every),
-        "ba_mean_diff_interval_by_job_s": stats.mean_interval(of_jobs),
-        "ba_mean_diff_interval_by_pair_s": stats.mean_interval([sum(pair) / len(pair) for pair in found]),
-        "ba_mean_diff_by_pair_s": [sum(pair) / len(pair) for pair in found],
-        "ba_p95_diff_s": stats.percentile(every, 0.95),
-        "ba_max_diff_s": max(every, default=None),
-    }
+    every = [value for one, other in pairs for value in differences(one, other)]
+    return {"ba_p95_diff_s": stats.percentile(every, 0.95), "ba_max_diff_s": max(every, default=None)}
 
 
-def against_displaced(b: Sequence[Run], displaced: Sequence[Run]) -> Figures:
-    """How much longer jobs waited with bftd than without it after a start that displaces the first jobs as well."""
-    by_seed: dict[int, list[float]] = {}
-    for one, other in product(displaced, b):
-        if one.seed == other.seed:
-            pair = differences(one, other)
-            by_seed.setdefault(one.seed, []).append(sum(pair) / len(pair))
-    means = [sum(some) / len(some) for _, some in sorted(by_seed.items())]
-    return {
-        "bd_mean_diff_s": stats.mean(means),
-        "bd_mean_diff_interval_by_seed_s": stats.mean_interval(means),
-        "bd_mean_diff_by_seed_s": means,
-    }
+def waited_longer(b: Sequence[Run], others: Sequence[Run]) -> Figures:
+    """How much longer jobs waited with bftd than in `others`, by stream: the mean of its runs less that of theirs."""
+    with_s, without_s = _waits_s(b), _waits_s(others)
+    by_seed = {seed: with_s[seed] - without_s[seed] for seed in sorted(with_s.keys() & without_s.keys())}
+    told = stats.of_streams(list(by_seed.values()), stats.mean([without_s[seed] for seed in by_seed]))
+    return {**told, "by_seed_s": by_seed}
+
+
+def _waits_s(runs: Iterable[Run]) -> dict[int, float]:
+    """The mean wait in each stream, of which every run counts alike."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        found.setdefault(run.seed, []).append(statistics.mean(wait_s(run, row) for row in run.jobs))
+    return {seed: statistics.mean(values) for seed, values in found.items()}
 
 
 def _planned(pairs: Sequence[tuple[Run, Run]]) -> Figures:
@@ -125,7 +115,6 @@ def _planned(pairs: Sequence[tuple[Run, Run]]) -> Figures:
     b = [lateness for _, other in pairs for row in other.jobs if (lateness := lateness_s(row)) is not None]
     return {
         "planned_mean_diff_s": sum(b) / len(b) - sum(a) / len(a) if a and b else None,
-        "planned_mean_diff_interval_s": stats.difference_interval(a, b),
         "planned_jobs": {"a": len(a), "b": len(b)},
     }
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.impact.analysis.demands import judged
-from benchmarks.impact.analysis.figures import against_displaced, figures
+from benchmarks.impact.analysis.figures import figures, waited_longer
+from benchmarks.impact.analysis.stats import WANTED_S
 from benchmarks.impact.earmarks import STARTED
 from benchmarks.impact.recipe import MAIN, RECIPES, control_of, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Run
@@ -33,7 +34,7 @@ def summary(runs: Sequence[Run], *, measure_scale: bool, log: Callable[[str], No
         found = {
             **dict(zip(_KEY, key, strict=True)),
             **figures([*_beside(key, runs), *group]),
-            **against_displaced(group, groups.get(control, []) if (control := _control(key)) else []),
+            "bd": waited_longer(group, groups.get(control, []) if (control := _control(key)) else []),
         }
         rows.append({**found, "demands": judged(key[0], found)})
     main = {recipe.name: _first(rows, recipe.name) for recipe in MAIN}
@@ -149,12 +150,11 @@ _EARMARKS: _Columns = (
 )
 _WAITS: _Columns = (
     *_WHICH,
-    ("B-A mean (s)", lambda row: _with_interval(row["ba_mean_diff_s"], row["ba_mean_diff_interval_by_job_s"])),
-    (
-        "B-displaced mean (s)",
-        lambda row: _with_interval(row["bd_mean_diff_s"], row["bd_mean_diff_interval_by_seed_s"]),
-    ),
-    ("A-A (s)", lambda row: _with_interval(row["aa_mean_diff_s"], row["aa_mean_diff_interval_s"])),
+    ("B-A mean (s)", lambda row: _of_streams(row["ba"])),
+    ("B-displaced mean (s)", lambda row: _of_streams(row["bd"])),
+    ("chance explains B-A below (s)", lambda row: _power_cell(row["ba"])),
+    (f"streams for ±{WANTED_S} s", lambda row: _number(row["ba"]["streams_needed"])),
+    ("A-A (s)", lambda row: _number(row["aa_mean_diff_s"])),
     ("B-A p95 / max (s)", lambda row: f"{_number(row['ba_p95_diff_s'])} / {_number(row['ba_max_diff_s'])}"),
     ("A-A p95 (s)", lambda row: _number(row["aa_p95_diff_s"])),
     ("makespan A / B (s)", lambda row: f"{_number(row['makespan_s']['a'])} / {_number(row['makespan_s']['b'])}"),
@@ -169,7 +169,7 @@ def _columns_table(columns: _Columns, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _lost_table(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Each lost slot with its line from the log."""
+    """Each lost slot and each start a cycle late with its line from the log."""
     lost = [
         (
             str(row["recipe"]),
@@ -181,7 +181,7 @@ def _lost_table(rows: Iterable[Mapping[str, Any]]) -> str:
             str(one["why"]),
         )
         for row in rows
-        for one in row["slots_lost_why"]
+        for one in (*row["slots_lost_why"], *row["late_starts_why"])
     ]
     return (
         _table(("recipe", "Slurm", "seed.pair", "job", "took (s)", "load", "what the log says"), lost) if lost else ""
@@ -216,8 +216,22 @@ def _cpu_cell(value: Mapping[str, Any]) -> str:
     return f"{_percent(value['a'], 1)} / {_percent(value['b'], 1)}"
 
 
-def _with_interval(value: float | None, interval: Sequence[float] | None) -> str:
-    return _number(value) if interval is None else f"{_number(value)} [{_number(interval[0])}, {_number(interval[1])}]"
+def _of_streams(value: Mapping[str, Any]) -> str:
+    """A mean over streams and its interval."""
+    if value["mean_s"] is None:
+        return "-"
+    if value["interval_s"] is None:
+        return f"{_number(value['mean_s'])} (one stream: no interval)"
+    low, high = map(_number, value["interval_s"])
+    return f"{_number(value['mean_s'])} [{low}, {high}]"
+
+
+def _power_cell(value: Mapping[str, Any]) -> str:
+    """The least difference that can be told from chance, and by which spread."""
+    if value["spread_s"] is None:
+        return "-"
+    least = "any size" if value["tells_s"] is None else _number(value["tells_s"])
+    return f"{least} (a stream's spread is {_number(value['spread_s'])}, of the {value['spread_of']})"
 
 
 def _percent(value: float | None, digits: int = 0) -> str:

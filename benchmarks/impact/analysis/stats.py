@@ -1,13 +1,26 @@
-"""Means, percentiles and seeded bootstrap intervals."""
+"""Means and percentiles, and what streams of jobs say about a difference."""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-_RESAMPLES = 4000
-_SEED = 20260101
+WANTED_S = 1.5
+"""The half-width of an interval that would tell a cost of one percent from none, at the default stretch."""
+
+SIMULATED_SPREAD = 13.0 / 147.0
+"""Standard deviation of the difference of one stream, of its mean wait: `python -m benchmarks.twin`, stretch 3."""
+
+ENOUGH = 10
+"""With fewer streams their own spread says little: the real one may be several times as large."""
+
+_Z = 1.96
+_STUDENT = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""Of a 95 % interval, from one degree of freedom."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -20,45 +33,31 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return float(np.quantile(values, share)) if len(values) else None
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of the mean; None below two values."""
-    if len(values) < 2:
-        return None
-    rng = np.random.default_rng(_SEED)
-    sample = np.asarray(values, dtype=float)
-    means = sample[rng.integers(0, len(sample), (_RESAMPLES, len(sample)))].mean(axis=1)
-    return _interval(means)
+def of_streams(differences: Sequence[float], wait_s: float | None) -> dict[str, Any]:
+    """Mean, 95 % interval and power of the differences of streams, of which each counts once; all in seconds.
 
-
-def difference_interval(a: Sequence[float], b: Sequence[float]) -> tuple[float, float] | None:
-    """The 95 % bootstrap interval of mean(b) - mean(a), of two groups that share no members."""
-    if len(a) < 2 or len(b) < 2:
-        return None
-    rng = np.random.default_rng(_SEED)
-    means = [
-        np.asarray(group, dtype=float)[rng.integers(0, len(group), (_RESAMPLES, len(group)))].mean(axis=1)
-        for group in (a, b)
-    ]
-    return _interval(means[1] - means[0])
-
-
-def pair_mean_interval(pairs: Sequence[Sequence[float]]) -> tuple[float, float] | None:
-    """Where the mean difference of *one* pair of runs lies in 95 of 100 cases, in both directions.
-
-    `pairs` holds the differences of each pair, job by job. A pair is drawn, its sign is drawn (which of two like runs
-    comes first means nothing), and its jobs are drawn with replacement.
+    `tells_s` is the least difference that so many streams tell from chance, and `streams_needed` how many would tell
+    WANTED_S, both by `spread_s`, the standard deviation of one stream's difference: that of these streams if they are
+    ENOUGH, else that of the simulation at a mean wait of `wait_s`. With fewer than two streams there is no interval.
     """
-    pairs = [pair for pair in pairs if len(pair)]
-    if not pairs:
-        return None
-    rng = np.random.default_rng(_SEED)
-    means = np.empty(_RESAMPLES)
-    for number in range(_RESAMPLES):
-        pair = np.asarray(pairs[rng.integers(len(pairs))], dtype=float)
-        means[number] = rng.choice((-1.0, 1.0)) * pair[rng.integers(0, len(pair), len(pair))].mean()
-    return _interval(means)
+    count = len(differences)
+    enough = count >= ENOUGH
+    spread_s = statistics.stdev(differences) if enough else SIMULATED_SPREAD * wait_s if wait_s is not None else None
+    middle, half_s = mean(differences), None
+    if middle is not None and count > 1:
+        half_s = _half_width_s(statistics.stdev(differences), count)
+    return {
+        "streams": count,
+        "mean_s": middle,
+        "interval_s": None if middle is None or half_s is None else (middle - half_s, middle + half_s),
+        "spread_s": spread_s,
+        "spread_of": "streams" if enough else "simulation",
+        "tells_s": None if spread_s is None or count < 2 else _half_width_s(spread_s, count),
+        "streams_needed": None if spread_s is None else math.ceil((_Z * spread_s / WANTED_S) ** 2),
+    }
 
 
-def _interval(means: np.ndarray) -> tuple[float, float]:
-    low, high = np.quantile(means, (0.025, 0.975))
-    return float(low), float(high)
+def _half_width_s(spread_s: float, count: int) -> float:
+    degrees = count - 1
+    factor = _STUDENT[degrees - 1] if degrees <= len(_STUDENT) else _Z + 2.6 / degrees
+    return factor * spread_s / math.sqrt(count)

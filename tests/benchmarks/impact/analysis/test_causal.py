@@ -48,6 +48,8 @@ def test_jobs_that_backfill_could_not_start_when_it_would_have_are_counted_with_
     found = figures([a, b])
     assert found["late_starts"] == {"a": 1, "b": 2}
     assert found["late_by_s"]["b"]["mean"] == pytest.approx((30.0 + 1.0) / 2)
+    assert [(one["job"], one["took_s"]) for one in found["late_starts_why"]] == [(0, 30.0), (1, 1.0)]
+    assert found["late_s_per_job"] == pytest.approx(31.0 / 2)
 
 
 def test_earmarks_are_counted_by_what_became_of_them_and_by_what_they_kept_while_jobs_started() -> None:
