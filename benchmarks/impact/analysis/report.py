@@ -49,7 +49,7 @@ def summary(runs: Sequence[Run], *, measure_scale: bool, log: Callable[[str], No
 def _control(key: _Key) -> _Key | None:
     """The runs without bftd under the same Slurm whose first jobs are displaced as well."""
     recipe, release, _, *of_stream = key
-    if recipe not in RECIPES:
+    if recipe not in RECIPES or RECIPES[recipe].displaced:
         return None
     stream, stretch = of_stream
     return control_of(RECIPES[recipe]), release, "sleeping", stream, stretch

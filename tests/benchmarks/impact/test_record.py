@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from tests.support.messages import wording
 pytestmark = pytest.mark.slow
 
 RUNS = Path(__file__).parent / "assets"
+REPOSITORY = Path(__file__).resolve().parents[3]
+MOST_BYTES = 2**20
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +40,23 @@ def test_both_slots_that_the_recorded_run_lost_are_explained_from_its_log(found:
     assert f"{failed}; {none}; started by backfill at 12.5 s" in lost[4]
     assert found["tuned"]["slots_lost_by"] == {"regular": 1, "nobody": 1}
     assert found["tuned"]["late_starts"] == {"a": 0, "b": 5}
+
+
+def test_a_run_that_gzip_has_packed_is_read_and_half_a_file_is_named(tmp_path: Path) -> None:
+    for path in RUNS.iterdir():
+        (tmp_path / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert record.load_all(tmp_path) == record.load_all(RUNS)
+    first = min(tmp_path.iterdir())
+    first.write_bytes(first.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=first.name):
+        record.load_all(tmp_path)
+
+
+def test_the_runs_that_are_kept_are_small_and_give_the_rows_that_the_page_of_evidence_shows() -> None:
+    folder = REPOSITORY / "benchmarks" / "results" / "impact"
+    assert sum(path.stat().st_size for path in folder.parent.rglob("*")) <= MOST_BYTES
+    made = report.markdown(report.summary(record.load_all(folder), measure_scale=False, log=print)).splitlines()
+    page = (REPOSITORY / "docs" / "evidence" / "impact.md").read_text().splitlines()
+    shown = [line for line in page if line.startswith(("| default | 1 |", "| default-displaced | 1 |"))]
+    assert shown
+    assert set(shown) <= set(made)
