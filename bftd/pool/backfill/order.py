@@ -85,9 +85,14 @@ def lines(pending: Iterable[Job], partitions: Mapping[str, Partition]) -> QueueL
     return QueueLines(jobs, names, ranks, unreadable)
 
 
+def line_rank(tier: int, priority: float, reserved: bool) -> float:
+    """Return the rank of a line of the queue: a reservation comes first, then the tier, then the priority."""
+    rank = -(tier * _TIER + priority)
+    return rank - _RESERVATION if reserved else rank
+
+
 def _rank(job: Job, tier: int) -> float:
-    rank = -(tier * _TIER + job.priority)
-    return rank - _RESERVATION if job.reservation else rank
+    return line_rank(tier, job.priority, bool(job.reservation))
 
 
 def _is_queued(job: Job) -> bool:

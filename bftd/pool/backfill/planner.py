@@ -68,6 +68,7 @@ def simulate(
     leaving: Leaving,
     backed_off: Collection[str],
     choice: Callable[[int, NodeNeed], int] | None = None,
+    plan_choice: Callable[[int, NodeNeed], int] | None = None,
 ) -> PlannerOutcome:
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
@@ -75,12 +76,13 @@ def simulate(
     nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `kept` are the
     nodes that are already left free for a job, `weights` the nodes by ascending weight. For jobs that are
     `backed_off` only the shown plan counts. `choice` chooses among the free nodes that would do for a job that starts,
-    in place of the preferences of earmarks. All times are unix seconds.
+    in place of the preferences of earmarks; `plan_choice` does so for plans, where a topology decides. All times are
+    unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
     ready &= everything
     cycle = _Cycle(
-        calendar=Calendar.of(now_s, everything, ready, ends, bookings, scheduler, weights),
+        calendar=Calendar.of(now_s, everything, ready, ends, bookings, scheduler, weights, plan_choice),
         numbering=numbering,
         ours=ours & everything,
         kept={job: mask & everything for job, mask in kept.items()},

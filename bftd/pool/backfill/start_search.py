@@ -12,7 +12,7 @@ question.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, inf, isfinite
 
@@ -55,6 +55,7 @@ class Calendar:
     step_s: float
     window_s: float
     newer: bool = False
+    choice: Callable[[int, NodeNeed], int] | None = None
     work: int = field(default=0)
 
     @classmethod
@@ -67,8 +68,12 @@ class Calendar:
         bookings: Sequence[Booking],
         scheduler: Scheduler,
         weights: Sequence[int],
+        choice: Callable[[int, NodeNeed], int] | None = None,
     ) -> Calendar:
-        """Return the calendar before anything is planned. Slurm's defaults replace invalid steps and windows."""
+        """Return the calendar before anything is planned. Slurm's defaults replace invalid steps and windows.
+
+        `choice` chooses the nodes of plans, in place of that of clusters without a topology.
+        """
         step_s = _time(scheduler.resolution_s, _DEFAULTS.resolution_s)
         booked = Timeline(now_s, everything)
         freed = []
@@ -88,6 +93,7 @@ class Calendar:
             step_s=step_s,
             window_s=_time(scheduler.window_s, _DEFAULTS.window_s),
             newer=scheduler.newer,
+            choice=choice,
         )
 
     def steps(self, start_s: float, limit_s: float) -> tuple[float, float]:
@@ -109,7 +115,8 @@ class Calendar:
     def planned(self, spot: Spot, part: Component) -> int:
         """Return the nodes that Slurm would plan a part on."""
         self.work += _CHOICE_WORK
-        return for_plan(spot.free, need_of(part), self.weights)
+        need = need_of(part)
+        return for_plan(spot.free, need, self.weights) if self.choice is None else self.choice(spot.free, need)
 
     def longest(self, mask: int, least_s: float, limit_s: float) -> float:
         """Return how long a job that starts now may run: its limit, or whole minutes until its nodes are reserved."""
