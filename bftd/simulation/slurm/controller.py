@@ -1,7 +1,9 @@
 """A simulated slurmctld: main scheduler, backfill, choice of nodes and preemption, event by event in simulated time.
 
-Backfill is the pool's own copy of Slurm's planner. The main scheduler goes through the queue in order and starts what
-fits; a job that does not fit closes its partition's nodes, or only those that it names, to the jobs behind it. Where a
+Backfill is the pool's own copy of Slurm's planner. The queue has a line for each job in each of its partitions. The
+main scheduler goes through it in order and starts what fits; a job that does not fit closes its partition's nodes, or
+only those that it names, to the jobs behind it. One that its limits hold back, or whose nodes are reserved or down,
+closes none. Nodes with an epilog (COMPLETING) are taken by backfill, which then waits for them. Where a
 job fits only without pilots, Slurm takes pilots one after another, by age, until the job fits; it then chooses among
 the idle nodes and those. (Read in slurmctld's job_scheduler.c, select/cons_tres and sched/backfill, and held against
 recorded clusters by benchmarks.twin.)
@@ -11,16 +13,22 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
-from math import exp, floor, inf
+from math import exp, floor, inf, isfinite
+from operator import attrgetter
 from random import Random
 from typing import Any
 
-from bftd.pool.backfill.model import JobEnd, QueueEntry, rank
+from bftd.pool.backfill.model import Component, JobEnd, QueueEntry, rank, union
 from bftd.pool.backfill.node_choice import NodeNeed, for_plan
+from bftd.pool.backfill.order import line_rank
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.victims import AnyNode
-from bftd.simulation.slurm.model import JobRun, SimulatedJob, SimulatedSite
+from bftd.simulation.slurm.limits import Bound, Running
+from bftd.simulation.slurm.model import JobRun, Outage, SimulatedJob, SimulatedPartition, SimulatedSite
+from bftd.simulation.slurm.priority import FairTree
+from bftd.simulation.slurm.switches import Tree
 
 NodeChoice = Callable[[int, NodeNeed], int]
 """Picks the nodes of a job that starts: arguments are the idle nodes that would do, and the need."""
@@ -28,22 +36,69 @@ NodeChoice = Callable[[int, NodeNeed], int]
 # With nothing changed no job can start, except for what time alone brings: backfill looks at least so often.
 _LOOK_MOST_S = 600.0
 _ANY = AnyNode()
+_PLAIN = SimulatedPartition(0)
+_PLACE = attrgetter("place")
+# slurmctld looks this often for jobs beyond their limits.
+_TIMEOUT_LOOK_S = 30.0
+# A job whose node failed is eligible again after this, when its credential has expired.
+_REQUEUE_S = 121.0
+# KillWait, of which Slurm makes its guess when a job beyond its limit ends.
+_KILL_WAIT_S = 30.0
 
 
 class WaitingJob:
-    """A job in the simulation, from its submission on."""
+    """A line of the queue: a job in one of its partitions, from its submission on; `lines` are all of the job's."""
 
-    __slots__ = ("entry", "job", "locked_s", "need", "plan", "plan_s", "run")
+    __slots__ = (
+        "bounds",
+        "eligible_s",
+        "entry",
+        "job",
+        "lines",
+        "locked_s",
+        "need",
+        "part",
+        "partition",
+        "place",
+        "plan",
+        "plan_s",
+        "run",
+    )
 
-    def __init__(self, job: SimulatedJob) -> None:
-        part = job.component
+    def __init__(self, job: SimulatedJob, run: JobRun, part: Component, partition: SimulatedPartition) -> None:
         self.job = job
-        self.run = JobRun(job)
+        self.run = run
+        self.part = part
+        self.partition = partition
         self.need = NodeNeed(max(1, part.need, part.required.bit_count()), part.required, part.contiguous)
         self.entry = QueueEntry(str(job.number), (part,), job.limit_s, job.limit_s)
+        self.lines: tuple[WaitingJob, ...] = (self,)
+        self.bounds: tuple[Bound, ...] = ()
         self.plan_s: float | None = None
         self.plan = 0
         self.locked_s = -inf
+        self.eligible_s = job.eligible_s
+        self.ranked(1)
+
+    def ranked(self, priority: int) -> None:
+        """Give the line its place in the queue."""
+        self.place = line_rank(self.partition.tier, priority, self.job.booked is not None), self.job.number
+
+
+def lines_of(site: SimulatedSite, job: SimulatedJob) -> tuple[WaitingJob, ...]:
+    """Return the lines of a job, one for each of its partitions."""
+    run, part = JobRun(job), job.component
+    bounds = site.limits.bounds(job.qos, job.account, job.user) if site.limits is not None else ()
+    if not job.partitions:
+        lines: tuple[WaitingJob, ...] = (WaitingJob(job, run, part, _PLAIN),)
+    else:
+        own = [site.partitions[place] for place in job.partitions]
+        lines = tuple(
+            WaitingJob(job, run, replace(part, allowed=part.allowed & one.mask, within=one.mask), one) for one in own
+        )
+    for line in lines:
+        line.lines, line.bounds = lines, bounds
+    return lines
 
 
 class Controller:
@@ -56,7 +111,7 @@ class Controller:
         self.random = Random(seed)
         self.everything = site.everything
         self.now_s = -inf
-        self.busy = self.pilots = self.leaving = 0
+        self.busy = self.pilots = self.leaving = self.completing = self.down = 0
         self.pilot_age: dict[int, float] = {}
         self.queue: list[WaitingJob] = []
         self.running: dict[int, WaitingJob] = {}
@@ -67,7 +122,15 @@ class Controller:
         self.preempted: Callable[[int], None] = lambda mask: None
         self.left: Callable[[int], None] = lambda mask: None
         self.late = self.preemptions = 0
-        self._choice = choice or (lambda free, need: for_plan(free, need, site.weights))
+        tree = Tree(site.switches) if site.switches else None
+        self._plan_choice: NodeChoice | None = None
+        if tree is not None:
+            self._plan_choice = lambda free, need: tree.chosen(free, need, site.weights)
+        self._choice = choice or self._plan_choice or (lambda free, need: for_plan(free, need, site.weights))
+        self._counts = Running()
+        self._tree: FairTree | None = None
+        self._shares: dict[tuple[str, str], float] = {}
+        self._calculated_s = -inf
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._open = self._to_come = len(jobs)
@@ -80,14 +143,14 @@ class Controller:
         self._tick_phase = self.random.random()
         self._full_phase = site.sched_interval_s * self.random.random()
         for job in jobs:
-            waiting = WaitingJob(job)
+            waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
             self.at(job.submit_s, self._submit, waiting)
 
     @property
     def idle(self) -> int:
-        """The nodes without a job or pilot."""
-        return self.everything & ~(self.busy | self.pilots | self.leaving)
+        """The nodes that are up and without a job or pilot."""
+        return self.everything & ~(self.busy | self.pilots | self.leaving | self.completing | self.down)
 
     def at(self, time_s: float, act: Callable[[Any], None], what: Any = None) -> None:
         """Do something at a time."""
@@ -115,6 +178,14 @@ class Controller:
             for time_s in (booking.start_s, booking.end_s):
                 if begin_s <= time_s < inf:
                     self.at(time_s + self._tick_phase, self._look)
+        for outage in self.site.outages:
+            if outage.end_s > begin_s:
+                self.at(outage.start_s, self._outage, outage)
+                if outage.end_s < inf:
+                    self.at(outage.end_s, self._outage, outage)
+        if self.site.priority is not None:
+            self._tree = FairTree(self.site.priority)
+            self.at(begin_s, self._calculate)
         while self._events and self._open:
             time_s, _, act, what = heappop(self._events)
             if time_s > until_s or self._is_stuck(time_s):
@@ -126,6 +197,8 @@ class Controller:
     def _is_stuck(self, time_s: float) -> bool:
         """Whether nothing can change any more: what waits then waits for ever."""
         if self.running or self._to_come or time_s - self._changed_s < 3.0 * _LOOK_MOST_S:
+            return False
+        if any(self.now_s < outage.end_s < inf for outage in self.site.outages):
             return False
         return all(booking.end_s <= self.now_s for booking in self.site.bookings)
 
@@ -167,11 +240,15 @@ class Controller:
         if missing:
             self._held.setdefault(missing[0], []).append(waiting)
             return
-        if waiting.job.eligible_s > self.now_s:
+        if waiting.eligible_s > self.now_s:
             self._to_come += 1
-            self.at(waiting.job.eligible_s, self._submit, waiting)
+            self.at(waiting.eligible_s, self._submit, waiting)
             return
-        insort(self.queue, waiting, key=_place)
+        for line in waiting.lines:
+            line.eligible_s = self.now_s
+            if self.site.priority is not None:
+                line.ranked(self._priority(line))
+            insort(self.queue, line, key=_PLACE)
         self.news = self.news_for_pool = True
         self._ask()
 
@@ -179,24 +256,118 @@ class Controller:
         now_s, run, delays = self.now_s, waiting.run, self.site.delays
         run.nodes, run.start_s, run.by = mask, now_s, by
         run.first_line_s = now_s + self.drawn(delays.first_line_s)
-        run.end_s = run.first_line_s + waiting.job.run_s + self.drawn(delays.idle_s)
-        waiting.plan_s, waiting.plan = None, 0
+        run.end_s = run.first_line_s + self._run_s(waiting.job) + self.drawn(delays.idle_s)
         self.busy |= mask
-        self.queue.remove(waiting)
+        for line in waiting.lines:
+            line.plan_s, line.plan = None, 0
+            self.queue.remove(line)
+        if waiting.bounds:
+            self._counts.add(waiting.bounds, mask.bit_count())
         self.running[waiting.job.number] = waiting
         self.news = self.news_for_pool = True
         self.at(run.end_s, self._end, waiting)
 
+    def _run_s(self, job: SimulatedJob) -> float:
+        """Return how long a job runs; Slurm ends one that has run on for too long beyond its limit."""
+        over_s = job.limit_s + self.site.over_time_limit_s
+        return job.run_s if job.run_s <= over_s else over_s + _TIMEOUT_LOOK_S * self.random.random()
+
     def _end(self, waiting: WaitingJob) -> None:
+        if waiting.run.end_s != self.now_s:
+            return  # it was requeued meanwhile
         self._open -= 1
+        self._release(waiting)
+        if waiting.job.epilog_s > 0.0:
+            self.completing |= waiting.run.nodes
+            self._to_come += 1
+            self.at(self.now_s + waiting.job.epilog_s, self._cleaned, waiting)
+        else:
+            self._over_with(waiting)
+
+    def _release(self, waiting: WaitingJob) -> None:
+        """Take a job from its nodes."""
         self._changed_s = self.now_s
         self.busy &= ~waiting.run.nodes
         del self.running[waiting.job.number]
+        if waiting.bounds:
+            self._counts.add(waiting.bounds, -waiting.run.nodes.bit_count(), -1)
+        if self._tree is not None:
+            self._use(waiting)
+        self.news = self.news_for_pool = True
+
+    def _cleaned(self, waiting: WaitingJob) -> None:
+        self._to_come -= 1
+        self._changed_s = self.now_s
+        self.completing &= ~waiting.run.nodes
+        self._over_with(waiting)
+
+    def _over_with(self, waiting: WaitingJob) -> None:
         self._over.add(waiting.job.number)
         for held in self._held.pop(waiting.job.number, ()):
             self._queue_up(held)
         self.news = self.news_for_pool = True
         self.at(self.now_s + self.drawn(self.site.delays.look_after_job_s), self._look)
+
+    def _outage(self, outage: Outage) -> None:
+        """Begin or end an outage: jobs on nodes that go down wait again, or end."""
+        begun = [one for one in self.site.outages if one.start_s <= self.now_s < one.end_s]
+        self.down = union(one.mask for one in begun)
+        self.leave(self.down, 0.0)
+        self._changed_s = self.now_s
+        self.news = self.news_for_pool = True
+        if outage in begun and not outage.drained:
+            for waiting in [one for one in self.running.values() if one.run.nodes & outage.mask]:
+                self._fail(waiting)
+        self.at(self.now_s + self.drawn(self.site.delays.look_after_job_s), self._look)
+
+    def _fail(self, waiting: WaitingJob) -> None:
+        run = waiting.run
+        if not waiting.job.requeue:
+            run.end_s = self.now_s
+            self._end(waiting)
+            return
+        self._release(waiting)
+        run.nodes, run.start_s, run.first_line_s, run.end_s, run.by = 0, inf, inf, inf, ""
+        waiting.eligible_s = self.now_s + _REQUEUE_S
+        self._queue_up(waiting)
+
+    # Priority ----------------------------------------------------------------------------------------------------
+
+    def _calculate(self, _: object) -> None:
+        """Count what running jobs have used, rank the users, and give all waiting jobs their priority anew."""
+        settings, tree = self.site.priority, self._tree
+        assert settings is not None
+        assert tree is not None
+        if self._calculated_s > -inf:
+            tree.decay(self.now_s - self._calculated_s)
+        for waiting in self.running.values():
+            self._use(waiting)
+        self._calculated_s = self.now_s
+        self._shares = tree.factors()
+        for line in self.queue:
+            line.ranked(self._priority(line))
+        self.queue.sort(key=_PLACE)
+        self.news = self.news_for_pool = bool(self.queue) or self.news
+        self.at(self.now_s + settings.calc_period_s, self._calculate)
+
+    def _use(self, waiting: WaitingJob) -> None:
+        """Count what a job has used since the last calculation."""
+        assert self._tree is not None
+        run = waiting.run
+        used_s = self.now_s - max(run.start_s, self._calculated_s)
+        self._tree.add(waiting.job.account, waiting.job.user, run.nodes.bit_count(), used_s)
+
+    def _priority(self, line: WaitingJob) -> int:
+        settings, job = self.site.priority, line.job
+        assert settings is not None
+        greatest = max((one.factor for one in self.site.partitions), default=1)
+        return settings.of(
+            self.now_s - line.eligible_s,
+            line.need.count / self.everything.bit_count(),
+            line.partition.factor / greatest if greatest else 0.0,
+            job.qos,
+            self._shares.get((job.account, job.user), 0.0),
+        )
 
     def _gone(self, mask: int) -> None:
         self.leaving &= ~mask
@@ -234,33 +405,48 @@ class Controller:
 
     def _look(self, _: object) -> None:
         """Go through the queue once."""
-        open_ = self.everything
+        open_ = self.everything & ~self.down
         for waiting in list(self.queue):
             if not open_:
                 break
+            part = waiting.part
+            if waiting.run.start_s < inf or not self._allowed(waiting):
+                continue
             if waiting.job.booked is not None:
                 self._look_in_reservation(waiting)
                 continue
-            mask = waiting.job.component.allowed & open_ & ~self._soon_reserved(waiting.job.limit_s)
+            mask = part.allowed & open_ & ~self._soon_reserved(waiting.job.limit_s)
             free = mask & self.idle
             if free.bit_count() >= waiting.need.count and waiting.need.met(free):
                 self._begin(waiting, self._choice(free, waiting.need), "main")
                 continue
             if self.pilots & mask and waiting.locked_s <= self.now_s:
                 self._preempt(waiting, self._with_pilots(mask, waiting.need))
-            part = waiting.job.component
             named = part.required if part.required.bit_count() >= part.need else 0
-            open_ &= ~(named or part.within)
+            if named or self._holds(waiting, open_):
+                open_ &= ~(named or part.within)
 
     def _look_in_reservation(self, waiting: WaitingJob) -> None:
         booking = self.site.bookings[waiting.job.booked or 0]
         if not booking.start_s <= self.now_s < booking.end_s:
             return
-        free = waiting.job.component.allowed & booking.mask & self.idle
+        free = waiting.part.allowed & booking.mask & self.idle
         if waiting.need.met(free):
             self._begin(waiting, self._choice(free, waiting.need), "main")
         elif waiting.locked_s <= self.now_s:
             self._preempt(waiting, self._with_pilots(booking.mask, waiting.need))
+
+    def _holds(self, waiting: WaitingJob, open_: int) -> bool:
+        """Whether a job that does not fit closes its partition; not if reservations or outages alone are in its way."""
+        some = waiting.part.allowed & self.everything & ~self._soon_reserved(waiting.job.limit_s)
+        if not waiting.need.met(some):
+            return False
+        some &= open_
+        return some.bit_count() >= waiting.need.count or bool(some & ~self.idle)
+
+    def _allowed(self, waiting: WaitingJob) -> bool:
+        """Whether the limits let a job start now."""
+        return not waiting.bounds or self._counts.allows(waiting.bounds, waiting.need.count)
 
     def _soon_reserved(self, limit_s: float) -> int:
         """Return the nodes of reservations that a job of this limit would reach into."""
@@ -288,8 +474,9 @@ class Controller:
         mask = chosen & self.pilots
         if not mask:
             return
-        waiting.locked_s = self.now_s + self.site.lock_out_s
-        waiting.plan_s, waiting.plan = self.now_s, chosen
+        for line in waiting.lines:
+            line.locked_s = self.now_s + self.site.lock_out_s
+            line.plan_s, line.plan = self.now_s, chosen
         if waiting.run.preempted_s is None:
             waiting.run.preempted_s = self.now_s
         self.preemptions += 1
@@ -303,43 +490,56 @@ class Controller:
         site, now_s = self.site, self.now_s
         if self.queue and (self.news or now_s - self._backfilled_s >= _LOOK_MOST_S):
             self.news, self._backfilled_s = False, now_s
-            waiting = {one.entry.id: one for one in self._queued()}
-            outcome = simulate(
-                [one.entry for one in waiting.values()],
-                site.numbering,
-                self.everything & ~self.busy,
-                0,
-                self.ends(),
-                site.bookings,
-                now_s,
-                site.scheduler,
-                kept={},
-                weights=site.weights,
-                leaving=_ANY,
-                backed_off=(),
-                choice=self._chosen,
-            )
-            for id_, one in waiting.items():
-                mask = outcome.now.get(id_)
-                plan = outcome.later.get(id_)
-                one.plan_s, one.plan = (plan.start_s, plan.mask) if plan is not None else (None, 0)
-                if mask is None:
-                    continue
-                if not mask & ~self.idle:
-                    self._begin(one, mask, "backfill")
-                    continue
-                self.late += 1
-                one.plan_s, one.plan = now_s, mask
-                if one.locked_s <= now_s:
-                    self._preempt(one, mask)
+            while self._cycle():
+                pass
             self.news_for_pool = True
         self.cycled_s = now_s + site.cycle_s
         self.at(self.cycled_s + site.scheduler.interval_s, self._backfill)
 
+    def _cycle(self) -> bool:
+        """Go through the queue once. Returns whether to go again, since a start has brought others to their limits."""
+        site, now_s = self.site, self.now_s
+        queued = list(self._queued())
+        outcome = simulate(
+            [one.entry for one in queued],
+            site.numbering,
+            self.everything & ~(self.busy | self.down),
+            0,
+            self.ends(),
+            site.bookings,
+            now_s,
+            site.scheduler,
+            kept={},
+            weights=site.weights,
+            leaving=_ANY,
+            backed_off=(),
+            choice=self._chosen,
+            plan_choice=self._plan_choice,
+        )
+        for one in queued:
+            plan = outcome.later.get(one.entry.id)
+            one.plan_s, one.plan = (plan.start_s, plan.mask) if plan is not None else (None, 0)
+        for one in queued:
+            mask = outcome.now.get(one.entry.id)
+            if mask is None or one.run.start_s < inf:
+                continue
+            if not self._allowed(one):
+                return True
+            if mask & self.completing:
+                one.plan_s, one.plan = now_s + 1.0, mask
+            elif not mask & ~self.idle:
+                self._begin(one, mask, "backfill")
+            else:
+                self.late += 1
+                one.plan_s, one.plan = now_s, mask
+                if one.locked_s <= now_s:
+                    self._preempt(one, mask)
+        return False
+
     def _queued(self) -> Iterator[WaitingJob]:
         left = self.site.scheduler.depth
         for waiting in self.queue:
-            if not self.waits_for_reservation(waiting):
+            if not self.waits_for_reservation(waiting) and self._allowed(waiting):
                 left -= 1
                 if left < 0:
                     return
@@ -347,7 +547,7 @@ class Controller:
 
     def _chosen(self, free: int, need: NodeNeed) -> int:
         """Return the nodes of a job that backfill starts, pilots or not."""
-        idle = free & self.idle
+        idle = free & (self.idle | self.completing)  # it is seen only later that some are COMPLETING
         if idle.bit_count() >= need.count and need.met(idle):
             return self._choice(idle, need)
         return self._with_pilots(free, need) or for_plan(free, need, self.site.weights)
@@ -356,9 +556,14 @@ class Controller:
         """Return the ends of the running jobs by their limits; Slurm's start times are whole seconds."""
         soon_s = self.now_s + 1.0
         return [
-            JobEnd(max(floor(one.run.start_s) + one.job.limit_s, soon_s), one.run.nodes, rank(one.entry.id))
+            JobEnd(max(self._end_s(one), soon_s), one.run.nodes & ~self.down, rank(one.entry.id))
             for one in self.running.values()
         ]
+
+    def _end_s(self, waiting: WaitingJob) -> float:
+        end_s = floor(waiting.run.start_s) + waiting.job.limit_s
+        over_s = self.site.over_time_limit_s
+        return end_s if end_s > self.now_s or not isfinite(over_s) else end_s + _KILL_WAIT_S + over_s
 
 
 def bits(mask: int) -> list[int]:
@@ -369,7 +574,3 @@ def bits(mask: int) -> list[int]:
         found.append(low)
         mask ^= low
     return found
-
-
-def _place(waiting: WaitingJob) -> tuple[bool, int]:
-    return waiting.job.booked is None, waiting.job.number

@@ -160,7 +160,7 @@ class Harvester:
         found, controller = 0, self._controller
         for one in controller.queue:
             if one.locked_s > now_s and now_s - (one.locked_s - controller.site.lock_out_s) <= COUNTED_ON_S:
-                found |= one.job.component.allowed
+                found |= one.part.allowed
         return found
 
     def _earmark(self) -> None:
@@ -193,7 +193,7 @@ class Harvester:
         controller = self._controller
         site, memory = controller.site, self._memory
         ours = controller.pilots | controller.leaving
-        fits = [place for place, one in enumerate(waiting) if one.need.met(one.job.component.allowed & ready)]
+        fits = [place for place, one in enumerate(waiting) if one.need.met(one.part.allowed & ready)]
         if not fits:
             return Prediction(site.numbering, ready, 0, ours, controller.everything, len(site.numbering.names))
         entries = []
@@ -223,7 +223,7 @@ class Harvester:
         there = {one.job.number: one for one in waiting}
         begun = [one for number, one in self._seen.items() if number not in there and one.run.start_s < inf]
         self._seen = there
-        return [_job(one, "PENDING") for one in waiting] + [_job(one, "RUNNING") for one in begun]
+        return [_job(one, "PENDING") for one in there.values()] + [_job(one, "RUNNING") for one in begun]
 
 
 def _shown(entry: QueueEntry, plan_s: float | None, plan: int) -> QueueEntry:

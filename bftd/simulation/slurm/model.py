@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from bftd.pool.backfill.model import Booking, Component, Numbering
+from bftd.simulation.slurm.limits import Limits
+from bftd.simulation.slurm.priority import Multifactor
+from bftd.simulation.slurm.switches import Switch
 from slurm_plugin.read.types import Scheduler
 
 
@@ -16,7 +19,9 @@ class SimulatedJob:
 
     Times are in unix seconds. The jobs of one simulation are numbered in the order of their submission. It may start on
     the nodes of `component`, not before `eligible_s`, nor before the jobs numbered `after` have ended. A job of the
-    reservation `booked` starts only on its nodes, while it lasts.
+    reservation `booked` starts only on its nodes, while it lasts. `partitions` are the places of its partitions in
+    those of the site; () are jobs of one partition for all. Its nodes are COMPLETING for `epilog_s` after its end. If
+    one of them fails, it waits again if it may `requeue`, else it ends.
     """
 
     number: int
@@ -28,6 +33,33 @@ class SimulatedJob:
     after: tuple[int, ...] = ()
     booked: int | None = None
     user: str = "user"
+    partitions: tuple[int, ...] = ()
+    account: str = ""
+    qos: str = ""
+    epilog_s: float = 0.0
+    requeue: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPartition:
+    """Nodes that jobs are submitted to: its `tier` (PriorityTier) comes before the jobs' priorities.
+
+    `factor` (PriorityJobFactor) counts only with multifactor priority.
+    """
+
+    mask: int
+    tier: int = 1
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Nodes that are down for a time, in unix seconds; if they are only `drained`, jobs on them run to their end."""
+
+    mask: int
+    start_s: float
+    end_s: float
+    drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +86,10 @@ class SimulatedSite:
     `weights` are the nodes by ascending weight. The main scheduler looks at the whole queue every `sched_interval_s`
     and after a submission, at most every `batch_delay_s`; after the end of a job it looks at once. A job for which
     Slurm has preempted is not preempted for again for `lock_out_s` (KillWait and MessageTimeout).
+
+    Without `priority` the queue is in the order of submission (priority/basic). `limits` say which jobs may run beside
+    each other, and `switches` are those of topology/tree. A job that would run on beyond its limit ends
+    `over_time_limit_s` after it, where that is finite.
     """
 
     numbering: Numbering
@@ -66,6 +102,12 @@ class SimulatedSite:
     youngest_first: bool = False
     lock_out_s: float = 40.0
     delays: Delays = Delays()
+    partitions: Sequence[SimulatedPartition] = ()
+    priority: Multifactor | None = None
+    limits: Limits | None = None
+    outages: Sequence[Outage] = ()
+    switches: Sequence[Switch] = ()
+    over_time_limit_s: float = inf
 
     @classmethod
     def of(cls, nodes: int) -> SimulatedSite:

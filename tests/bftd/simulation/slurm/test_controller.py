@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.pool.backfill.model import Booking, Component
-from bftd.simulation.slurm.controller import Controller
+from bftd.pool.backfill.order import lines as queue_lines
+from bftd.simulation.slurm.controller import Controller, lines_of
 from bftd.simulation.slurm.harvester import Harvester, HarvestSettings
-from bftd.simulation.slurm.model import Delays, JobRun, SimulatedJob, SimulatedSite
+from bftd.simulation.slurm.model import Delays, JobRun, Outage, SimulatedJob, SimulatedPartition, SimulatedSite
+from slurm_plugin.read.types import Partition
+from tests.bftd.builders import job as plain_job
 
 T0 = 1_800_000_000.0
 AT_ONCE = Delays(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, spread=0.0)
@@ -163,3 +166,129 @@ def test_no_node_has_two_jobs_and_every_job_runs_once_on_nodes_it_may_use(
         if one.nodes & 0b10000000:
             assert one.start_s + one.job.limit_s <= T0 + 100.0 or one.start_s >= T0 + 200.0
     assert [(run.start_s, run.nodes) for run in runs] == [(run.start_s, run.nodes) for run in courses()]
+
+
+def test_a_tier_comes_before_the_order_of_submission_and_a_partition_keeps_to_its_nodes() -> None:
+    parts = SimulatedPartition(0b1111), SimulatedPartition(0b1111, tier=10), SimulatedPartition(0b11)
+    holder, low, high, half = ran(
+        site(partitions=parts),
+        job(0, 4, partitions=(0,)),
+        job(1, 4, 10.0, partitions=(0,)),
+        job(2, 3, 20.0, partitions=(1,)),
+        job(3, 2, 30.0, partitions=(2,)),
+    )
+    assert holder.end_s <= high.start_s < low.start_s
+    assert not half.nodes & ~0b11
+
+
+def test_a_job_that_does_not_fit_closes_only_the_nodes_of_its_partition() -> None:
+    parts = SimulatedPartition(0b0011), SimulatedPartition(0b1100), SimulatedPartition(0b1111)
+    _, waits, other, both = ran(
+        site(partitions=parts),
+        job(0, 1, partitions=(0,)),
+        job(1, 2, 10.0, partitions=(0,)),
+        job(2, 1, 20.0, partitions=(1,)),
+        job(3, 1, 30.0, partitions=(2,)),
+        phase_s=59.0,
+    )
+    assert waits.wait_s > 60.0
+    assert [(run.by, run.nodes & ~0b1100, run.wait_s <= 5.0) for run in (other, both)] == [("main", 0, True)] * 2
+
+
+def test_a_job_in_two_partitions_starts_once_where_it_fits_first() -> None:
+    parts = SimulatedPartition(0b0011), SimulatedPartition(0b1100)
+    controller = Controller(
+        site(partitions=parts),
+        [job(0, 2, partitions=(0,)), job(1, 2, 10.0, partitions=(0, 1)), job(2, 2, 20.0, partitions=(0, 1))],
+        1,
+    )
+    _, other, last = controller.run(20.0)
+    assert (other.nodes, other.wait_s <= 5.0) == (0b1100, True)
+    assert last.start_s >= T0 + 100.0
+    assert not controller.queue
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 5, 10]), st.integers(0, 2), st.booleans(), st.integers(0, 9)), max_size=12)
+)
+def test_the_order_of_the_queue_is_that_of_the_pools_copy(shapes: list[tuple[int, int, bool, int]]) -> None:
+    parts = [SimulatedPartition(0b1111, tier) for tier in (1, 5, 10)]
+    tiers = {str(one.tier): Partition(str(one.tier), (), "UP", None, one.tier) for one in parts}
+    where = site(partitions=parts, bookings=(Booking(1, T0 + 1e6, T0 + 2e6),))
+    lines, shown = [], []
+    for number, (tier, _, booked, weight) in enumerate(shapes):
+        names = sorted({tier, (1, 5, 10)[weight % 3]})
+        own = job(number, 1, partitions=tuple((1, 5, 10).index(name) for name in names), booked=0 if booked else None)
+        for line in lines_of(where, own):
+            line.ranked(weight + 1)
+            lines.append(line)
+        shown.append(
+            plain_job(
+                str(number), "PENDING", partition=tuple(map(str, names)), priority=weight + 1,
+                submit_s=T0, reservation="r0" if booked else "", reason="Resources",
+            )
+        )  # fmt: skip
+    ours = [(one.entry.id, str(one.partition.tier)) for one in sorted(lines, key=lambda one: one.place)]
+    assert ours == [(jobs[0].id, name) for jobs, name in queue_lines(shown, tiers).in_order()]
+
+
+def test_nodes_are_of_no_use_while_an_epilog_runs() -> None:
+    first, second, after = ran(site(), job(0, 4, epilog_s=50.0), job(1, 2, 10.0), job(2, 1, 20.0, after=(0,)))
+    assert first.end_s + 50.0 <= second.start_s <= first.end_s + 55.0
+    assert after.start_s >= first.end_s + 50.0
+
+
+def test_backfill_takes_nodes_with_an_epilog_and_waits() -> None:
+    short, kept = ran(
+        site(2, sched_interval_s=1e6, batch_delay_s=1e6),
+        job(0, 2, run_s=20.0, epilog_s=45.0),
+        job(1, 2, 5.0),
+        phase_s=1.0,
+    )
+    assert short.end_s + 45.0 <= kept.start_s <= short.end_s + 80.0
+
+
+def test_jobs_that_run_on_end_when_slurm_next_looks_for_them() -> None:
+    (over,) = ran(site(over_time_limit_s=60.0), job(0, 1, run_s=1000.0, limit_s=120.0))
+    assert over.start_s + 180.0 <= over.end_s <= over.start_s + 210.0
+    (free,) = ran(site(), job(0, 1, run_s=1000.0, limit_s=120.0))
+    assert free.end_s == free.start_s + 1000.0
+
+
+@pytest.mark.parametrize("requeue", [True, False])
+def test_a_node_that_goes_down_sends_its_jobs_back_or_ends_them(requeue: bool) -> None:
+    down = Outage(0b1, T0 + 50.0, T0 + 1000.0)
+    lost, other, wide = ran(
+        site(2, outages=(down,)), job(0, 1, requeue=requeue), job(1, 1, 1.0), job(2, 2, 300.0), seed=2
+    )
+    assert lost.end_s < inf
+    if requeue:
+        assert lost.start_s >= T0 + 50.0 + 121.0
+        assert lost.nodes == 0b10
+    else:
+        assert lost.end_s == T0 + 50.0
+    assert other.end_s <= T0 + 110.0
+    assert wide.start_s >= T0 + 1000.0
+
+
+def test_a_job_on_a_drained_node_runs_to_its_end_and_no_other_starts_there() -> None:
+    drained = Outage(0b1111, T0 + 50.0, T0 + 500.0, drained=True)
+    first, second = ran(site(outages=(drained,)), job(0, 4), job(1, 1, 60.0))
+    assert first.end_s == first.start_s + 100.0
+    assert T0 + 500.0 <= second.start_s <= T0 + 505.0
+
+
+def test_a_job_that_only_lacks_nodes_that_are_down_closes_none() -> None:
+    down = Outage(0b1, T0 - 50.0, T0 + 1000.0)
+    wide, behind = ran(site(outages=(down,)), job(0, 4), job(1, 3, 5.0, limit_s=7200.0), phase_s=59.0)
+    assert wide.start_s >= T0 + 1000.0
+    assert (behind.by, behind.wait_s <= 5.0) == ("main", True)
+
+
+def test_pilots_leave_nodes_that_go_down() -> None:
+    controller = Controller(site(2, outages=(Outage(0b1, T0 + 5.0, T0 + 500.0),)), [job(0, 2, 100.0)], 1)
+    gone: list[int] = []
+    controller.left = gone.append
+    controller.at(T0, lambda _: controller.lend(0b11))
+    controller.run(200.0, until_s=T0 + 50.0)
+    assert (gone, controller.pilots) == ([0b1], 0b10)
