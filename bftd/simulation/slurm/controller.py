@@ -13,30 +13,23 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from math import exp, floor, inf, isfinite
 from operator import attrgetter
 from random import Random
 from typing import Any
 
-from bftd.pool.backfill.model import Component, JobEnd, QueueEntry, rank, union
-from bftd.pool.backfill.node_choice import NodeNeed, for_plan
-from bftd.pool.backfill.order import line_rank
+from bftd.pool.backfill.model import JobEnd, rank, union
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.victims import AnyNode
-from bftd.simulation.slurm.limits import Bound, Running
-from bftd.simulation.slurm.model import JobRun, Outage, SimulatedJob, SimulatedPartition, SimulatedSite
-from bftd.simulation.slurm.priority import FairTree
-from bftd.simulation.slurm.switches import Tree
-
-NodeChoice = Callable[[int, NodeNeed], int]
-"""Picks the nodes of a job that starts: arguments are the idle nodes that would do, and the need."""
+from bftd.simulation.slurm.limits import Running
+from bftd.simulation.slurm.lines import Priorities, WaitingJob, lines_of
+from bftd.simulation.slurm.model import JobRun, Outage, SimulatedJob, SimulatedSite
+from bftd.simulation.slurm.nodes import NodeChoice, Nodes, bits
 
 # With nothing changed no job can start, except for what time alone brings: backfill looks at least so often.
 _LOOK_MOST_S = 600.0
 _ANY = AnyNode()
-_PLAIN = SimulatedPartition(0)
 _PLACE = attrgetter("place")
 # slurmctld looks this often for jobs beyond their limits.
 _TIMEOUT_LOOK_S = 30.0
@@ -46,73 +39,14 @@ _REQUEUE_S = 121.0
 _KILL_WAIT_S = 30.0
 
 
-class WaitingJob:
-    """A line of the queue: a job in one of its partitions, from its submission on; `lines` are all of the job's."""
-
-    __slots__ = (
-        "bounds",
-        "eligible_s",
-        "entry",
-        "job",
-        "lines",
-        "locked_s",
-        "need",
-        "part",
-        "partition",
-        "place",
-        "plan",
-        "plan_s",
-        "run",
-    )
-
-    def __init__(self, job: SimulatedJob, run: JobRun, part: Component, partition: SimulatedPartition) -> None:
-        self.job = job
-        self.run = run
-        self.part = part
-        self.partition = partition
-        self.need = NodeNeed(max(1, part.need, part.required.bit_count()), part.required, part.contiguous)
-        self.entry = QueueEntry(str(job.number), (part,), job.limit_s, job.limit_s)
-        self.lines: tuple[WaitingJob, ...] = (self,)
-        self.bounds: tuple[Bound, ...] = ()
-        self.plan_s: float | None = None
-        self.plan = 0
-        self.locked_s = -inf
-        self.eligible_s = job.eligible_s
-        self.ranked(1)
-
-    def ranked(self, priority: int) -> None:
-        """Give the line its place in the queue."""
-        self.place = line_rank(self.partition.tier, priority, self.job.booked is not None), self.job.number
-
-
-def lines_of(site: SimulatedSite, job: SimulatedJob) -> tuple[WaitingJob, ...]:
-    """Return the lines of a job, one for each of its partitions."""
-    run, part = JobRun(job), job.component
-    bounds = site.limits.bounds(job.qos, job.account, job.user) if site.limits is not None else ()
-    if not job.partitions:
-        lines: tuple[WaitingJob, ...] = (WaitingJob(job, run, part, _PLAIN),)
-    else:
-        own = [site.partitions[place] for place in job.partitions]
-        lines = tuple(
-            WaitingJob(job, run, replace(part, allowed=part.allowed & one.mask, within=one.mask), one) for one in own
-        )
-    for line in lines:
-        line.lines, line.bounds = lines, bounds
-    return lines
-
-
-class Controller:
+class Controller(Nodes):
     """The state of one simulated cluster, and its events in the order of time."""
 
     def __init__(
         self, site: SimulatedSite, jobs: Sequence[SimulatedJob], seed: int, choice: NodeChoice | None = None
     ) -> None:
-        self.site = site
+        super().__init__(site, choice)
         self.random = Random(seed)
-        self.everything = site.everything
-        self.now_s = -inf
-        self.busy = self.pilots = self.leaving = self.completing = self.down = 0
-        self.pilot_age: dict[int, float] = {}
         self.queue: list[WaitingJob] = []
         self.running: dict[int, WaitingJob] = {}
         self.runs: list[JobRun] = []
@@ -122,15 +56,8 @@ class Controller:
         self.preempted: Callable[[int], None] = lambda mask: None
         self.left: Callable[[int], None] = lambda mask: None
         self.late = self.preemptions = 0
-        tree = Tree(site.switches) if site.switches else None
-        self._plan_choice: NodeChoice | None = None
-        if tree is not None:
-            self._plan_choice = lambda free, need: tree.chosen(free, need, site.weights)
-        self._choice = choice or self._plan_choice or (lambda free, need: for_plan(free, need, site.weights))
         self._counts = Running()
-        self._tree: FairTree | None = None
-        self._shares: dict[tuple[str, str], float] = {}
-        self._calculated_s = -inf
+        self._priorities = Priorities(site.priority, site) if site.priority is not None else None
         self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
         self._open = self._to_come = len(jobs)
@@ -146,11 +73,6 @@ class Controller:
             waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
             self.at(job.submit_s, self._submit, waiting)
-
-    @property
-    def idle(self) -> int:
-        """The nodes that are up and without a job or pilot."""
-        return self.everything & ~(self.busy | self.pilots | self.leaving | self.completing | self.down)
 
     def at(self, time_s: float, act: Callable[[Any], None], what: Any = None) -> None:
         """Do something at a time."""
@@ -183,9 +105,8 @@ class Controller:
                 self.at(outage.start_s, self._outage, outage)
                 if outage.end_s < inf:
                     self.at(outage.end_s, self._outage, outage)
-        if self.site.priority is not None:
-            self._tree = FairTree(self.site.priority)
-            self.at(begin_s, self._calculate)
+        if self._priorities is not None:
+            self.at(begin_s, self._calculate, self._priorities)
         while self._events and self._open:
             time_s, _, act, what = heappop(self._events)
             if time_s > until_s or self._is_stuck(time_s):
@@ -224,10 +145,6 @@ class Controller:
         self.news = self.news_for_pool = True
         self.at(self.now_s + within_s, self._gone, mask)
 
-    def waits_for_reservation(self, waiting: WaitingJob) -> bool:
-        """Whether a job has a reservation to itself, and so takes part in no plan."""
-        return waiting.job.booked is not None
-
     # What happens ------------------------------------------------------------------------------------------------
 
     def _submit(self, waiting: WaitingJob) -> None:
@@ -246,8 +163,8 @@ class Controller:
             return
         for line in waiting.lines:
             line.eligible_s = self.now_s
-            if self.site.priority is not None:
-                line.ranked(self._priority(line))
+            if self._priorities is not None:
+                self._priorities.rank(line, self.now_s)
             insort(self.queue, line, key=_PLACE)
         self.news = self.news_for_pool = True
         self._ask()
@@ -291,8 +208,8 @@ class Controller:
         del self.running[waiting.job.number]
         if waiting.bounds:
             self._counts.add(waiting.bounds, -waiting.run.nodes.bit_count(), -1)
-        if self._tree is not None:
-            self._use(waiting)
+        if self._priorities is not None:
+            self._priorities.use(waiting, self.now_s)
         self.news = self.news_for_pool = True
 
     def _cleaned(self, waiting: WaitingJob) -> None:
@@ -331,43 +248,13 @@ class Controller:
         waiting.eligible_s = self.now_s + _REQUEUE_S
         self._queue_up(waiting)
 
-    # Priority ----------------------------------------------------------------------------------------------------
-
-    def _calculate(self, _: object) -> None:
-        """Count what running jobs have used, rank the users, and give all waiting jobs their priority anew."""
-        settings, tree = self.site.priority, self._tree
-        assert settings is not None
-        assert tree is not None
-        if self._calculated_s > -inf:
-            tree.decay(self.now_s - self._calculated_s)
-        for waiting in self.running.values():
-            self._use(waiting)
-        self._calculated_s = self.now_s
-        self._shares = tree.factors()
-        for line in self.queue:
-            line.ranked(self._priority(line))
+    def _calculate(self, priorities: Priorities) -> None:
+        """Give all waiting jobs their priority anew."""
+        priorities.calculate(self.running.values(), self.queue, self.now_s)
         self.queue.sort(key=_PLACE)
-        self.news = self.news_for_pool = bool(self.queue) or self.news
-        self.at(self.now_s + settings.calc_period_s, self._calculate)
-
-    def _use(self, waiting: WaitingJob) -> None:
-        """Count what a job has used since the last calculation."""
-        assert self._tree is not None
-        run = waiting.run
-        used_s = self.now_s - max(run.start_s, self._calculated_s)
-        self._tree.add(waiting.job.account, waiting.job.user, run.nodes.bit_count(), used_s)
-
-    def _priority(self, line: WaitingJob) -> int:
-        settings, job = self.site.priority, line.job
-        assert settings is not None
-        greatest = max((one.factor for one in self.site.partitions), default=1)
-        return settings.of(
-            self.now_s - line.eligible_s,
-            line.need.count / self.everything.bit_count(),
-            line.partition.factor / greatest if greatest else 0.0,
-            job.qos,
-            self._shares.get((job.account, job.user), 0.0),
-        )
+        if self.queue:
+            self.news = self.news_for_pool = True
+        self.at(self.now_s + priorities.period_s, self._calculate, priorities)
 
     def _gone(self, mask: int) -> None:
         self.leaving &= ~mask
@@ -415,13 +302,13 @@ class Controller:
             if waiting.job.booked is not None:
                 self._look_in_reservation(waiting)
                 continue
-            mask = part.allowed & open_ & ~self._soon_reserved(waiting.job.limit_s)
+            mask = part.allowed & open_ & ~self.soon_reserved(waiting.job.limit_s)
             free = mask & self.idle
             if free.bit_count() >= waiting.need.count and waiting.need.met(free):
-                self._begin(waiting, self._choice(free, waiting.need), "main")
+                self._begin(waiting, self.choice(free, waiting.need), "main")
                 continue
             if self.pilots & mask and waiting.locked_s <= self.now_s:
-                self._preempt(waiting, self._with_pilots(mask, waiting.need))
+                self._preempt(waiting, self.with_pilots(mask, waiting.need))
             named = part.required if part.required.bit_count() >= part.need else 0
             if named or self._holds(waiting, open_):
                 open_ &= ~(named or part.within)
@@ -432,13 +319,13 @@ class Controller:
             return
         free = waiting.part.allowed & booking.mask & self.idle
         if waiting.need.met(free):
-            self._begin(waiting, self._choice(free, waiting.need), "main")
+            self._begin(waiting, self.choice(free, waiting.need), "main")
         elif waiting.locked_s <= self.now_s:
-            self._preempt(waiting, self._with_pilots(booking.mask, waiting.need))
+            self._preempt(waiting, self.with_pilots(booking.mask, waiting.need))
 
     def _holds(self, waiting: WaitingJob, open_: int) -> bool:
         """Whether a job that does not fit closes its partition; not if reservations or outages alone are in its way."""
-        some = waiting.part.allowed & self.everything & ~self._soon_reserved(waiting.job.limit_s)
+        some = waiting.part.allowed & self.everything & ~self.soon_reserved(waiting.job.limit_s)
         if not waiting.need.met(some):
             return False
         some &= open_
@@ -448,26 +335,7 @@ class Controller:
         """Whether the limits let a job start now."""
         return not waiting.bounds or self._counts.allows(waiting.bounds, waiting.need.count)
 
-    def _soon_reserved(self, limit_s: float) -> int:
-        """Return the nodes of reservations that a job of this limit would reach into."""
-        found, now_s = 0, self.now_s
-        for booking in self.site.bookings:
-            if booking.end_s > now_s and now_s + limit_s > booking.start_s:
-                found |= booking.mask
-        return found
-
     # Preemption --------------------------------------------------------------------------------------------------
-
-    def _with_pilots(self, mask: int, need: NodeNeed) -> int:
-        """Return the nodes that Slurm chooses where pilots have to go; 0 if the job does not fit even so."""
-        free, lent = mask & self.idle, mask & self.pilots
-        if not need.met(free | lent):
-            return 0
-        for bit in sorted(bits(lent), key=self.pilot_age.__getitem__, reverse=self.site.youngest_first):
-            free |= bit
-            if free.bit_count() >= need.count and need.met(free):
-                break
-        return self._choice(free, need)
 
     def _preempt(self, waiting: WaitingJob, chosen: int) -> None:
         """Have the pilots leave that are on the chosen nodes; a job that fits meanwhile starts with the next look."""
@@ -513,8 +381,8 @@ class Controller:
             weights=site.weights,
             leaving=_ANY,
             backed_off=(),
-            choice=self._chosen,
-            plan_choice=self._plan_choice,
+            choice=self.backfilled,
+            plan_choice=self.plan_choice,
         )
         for one in queued:
             plan = outcome.later.get(one.entry.id)
@@ -539,18 +407,11 @@ class Controller:
     def _queued(self) -> Iterator[WaitingJob]:
         left = self.site.scheduler.depth
         for waiting in self.queue:
-            if not self.waits_for_reservation(waiting) and self._allowed(waiting):
+            if waiting.job.booked is None and self._allowed(waiting):
                 left -= 1
                 if left < 0:
                     return
                 yield waiting
-
-    def _chosen(self, free: int, need: NodeNeed) -> int:
-        """Return the nodes of a job that backfill starts, pilots or not."""
-        idle = free & (self.idle | self.completing)  # it is seen only later that some are COMPLETING
-        if idle.bit_count() >= need.count and need.met(idle):
-            return self._choice(idle, need)
-        return self._with_pilots(free, need) or for_plan(free, need, self.site.weights)
 
     def ends(self) -> list[JobEnd]:
         """Return the ends of the running jobs by their limits; Slurm's start times are whole seconds."""
@@ -564,13 +425,3 @@ class Controller:
         end_s = floor(waiting.run.start_s) + waiting.job.limit_s
         over_s = self.site.over_time_limit_s
         return end_s if end_s > self.now_s or not isfinite(over_s) else end_s + _KILL_WAIT_S + over_s
-
-
-def bits(mask: int) -> list[int]:
-    """Return the nodes of a set, each by itself, from the first on."""
-    found = []
-    while mask:
-        low = mask & -mask
-        found.append(low)
-        mask ^= low
-    return found

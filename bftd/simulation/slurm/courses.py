@@ -14,9 +14,10 @@ from random import Random
 from typing import Literal
 
 from bftd.pool.backfill.node_choice import NodeNeed, for_plan
-from bftd.simulation.slurm.controller import Controller, NodeChoice, bits
+from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.harvester import Harvester, HarvestSettings
 from bftd.simulation.slurm.model import SimulatedJob, SimulatedSite
+from bftd.simulation.slurm.nodes import NodeChoice, bits
 
 Control = Literal["slurm", "random"]
 """The choice of nodes where there are no pilots: Slurm's, or one at random among those that would do."""

@@ -17,7 +17,9 @@ from bftd.pool.claims import COUNTED_ON_S, SHORTEST_JOB_S
 from bftd.pool.earmarks import EarmarkMemory, Prediction, awake, earmark_wait_s, follow, has_time
 from bftd.pool.prediction import expected_starts, unlikely, with_users
 from bftd.pool.victims import AnyNode, Leaving
-from bftd.simulation.slurm.controller import Controller, WaitingJob, bits
+from bftd.simulation.slurm.controller import Controller
+from bftd.simulation.slurm.lines import WaitingJob
+from bftd.simulation.slurm.nodes import bits
 from slurm_plugin.read.types import Job
 
 # What time alone changes is looked at this often where nothing else has changed.
@@ -168,7 +170,7 @@ class Harvester:
         controller = self._controller
         now_s, site = controller.now_s, controller.site
         scheduler = replace(site.scheduler, read=True, cycle_s=site.cycle_s, cycled_s=controller.cycled_s)
-        waiting = [one for one in controller.queue if not controller.waits_for_reservation(one)]
+        waiting = [one for one in controller.queue if one.job.booked is None]
         jobs = self._jobs(waiting)
         if not self._settings.pool.earmark:
             return

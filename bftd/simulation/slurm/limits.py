@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 Bound = tuple[tuple[str, ...], float, float]
-"""What is counted, and the most jobs and nodes of it."""
+"""The key by which jobs are counted, and the most of these jobs and of their nodes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from bftd.pool.backfill.model import Booking, Component
 from bftd.pool.backfill.order import lines as queue_lines
-from bftd.simulation.slurm.controller import Controller, lines_of
+from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.harvester import Harvester, HarvestSettings
+from bftd.simulation.slurm.lines import lines_of
 from bftd.simulation.slurm.model import Delays, JobRun, Outage, SimulatedJob, SimulatedPartition, SimulatedSite
 from slurm_plugin.read.types import Partition
 from tests.bftd.builders import job as plain_job

@@ -8,9 +8,11 @@ from benchmarks.twin.streams import Shape, stream_on
 from bftd.config.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
-from bftd.simulation.slurm.controller import Controller, WaitingJob, bits
+from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.courses import course
 from bftd.simulation.slurm.harvester import Harvester, HarvestSettings
+from bftd.simulation.slurm.lines import WaitingJob
+from bftd.simulation.slurm.nodes import bits
 from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import job, node
 
