@@ -174,7 +174,7 @@ class Harvester:
         jobs = self._jobs(waiting)
         if not self._settings.pool.earmark:
             return
-        ready = controller.everything & ~controller.busy
+        ready = controller.everything & ~(controller.busy | controller.down)
         memory = self._memory = awake(self._memory, site.numbering, ready, now_s)
         foreseen = self._foreseen(waiting, jobs, ready, now_s)
         if not (foreseen.starts or memory.kept or memory.backoffs or memory.flaps):

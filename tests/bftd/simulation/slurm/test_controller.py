@@ -240,13 +240,20 @@ def test_nodes_are_of_no_use_while_an_epilog_runs() -> None:
 
 
 def test_backfill_takes_nodes_with_an_epilog_and_waits() -> None:
-    short, kept = ran(
-        site(2, sched_interval_s=1e6, batch_delay_s=1e6),
-        job(0, 2, run_s=20.0, epilog_s=45.0),
-        job(1, 2, 5.0),
-        phase_s=1.0,
-    )
+    where = site(2, sched_interval_s=1e6, batch_delay_s=1e6)
+    controller = Controller(where, [job(0, 2, run_s=20.0, epilog_s=45.0), job(1, 2, 5.0)], 1)
+    planned_s: list[float | None] = []
+    controller.at(T0 + 35.0, lambda _: planned_s.append(controller.queue[0].plan_s))
+    short, kept = controller.run(1.0)
     assert short.end_s + 45.0 <= kept.start_s <= short.end_s + 80.0
+    assert planned_s == [pytest.approx(T0 + 31.01 + 1.0, abs=1.0)]
+    assert controller.late == 0
+
+
+def test_a_job_in_two_partitions_with_room_starts_in_the_first() -> None:
+    parts = SimulatedPartition(0b1100), SimulatedPartition(0b0011)
+    (run,) = ran(site(partitions=parts), job(0, 1, partitions=(0, 1)))
+    assert run.nodes == 0b0100
 
 
 def test_jobs_that_run_on_end_when_slurm_next_looks_for_them() -> None:

@@ -98,3 +98,15 @@ def test_the_priority_is_calculated_anew_only_every_period() -> None:
         controller.at(T0 + at_s, lambda _: seen.append([-line.place[0] % 2**33 for line in controller.queue]))
     controller.run(10.0, until_s=T0 + 400.0)
     assert seen == [[100.0, 50.0], [399.0, 348.0]]
+
+
+def test_what_was_used_many_half_lives_ago_no_longer_counts() -> None:
+    where = site(priority=Multifactor(fair_share=1000, associations=USERS, half_life_s=1000.0))
+    jobs = [
+        job(0, 4, run_s=700, limit_s=720, account="physics", user="ann"),
+        job(1, 4, 20_000.0, run_s=500, limit_s=720, account="physics", user="bob"),
+        job(2, 4, 20_320.0, account="physics", user="bob"),
+        job(3, 4, 20_330.0, account="physics", user="ann"),
+    ]
+    _, _, recent, long_ago = ran(where, *jobs)
+    assert long_ago.start_s < recent.start_s
