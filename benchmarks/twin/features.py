@@ -156,8 +156,8 @@ class _Cluster(Sandbox):
 def simulated(feature: Feature, jobs: Sequence[Submitted], seed: int) -> list[Submitted]:
     """Run the same jobs on a simulated cluster."""
     names = list(_PARTITIONS)
-    site = SimulatedSite.of(
-        NODES,
+    site = replace(
+        SimulatedSite.of(NODES),
         scheduler=Scheduler(interval_s=_INTERVAL_S),
         sched_interval_s=1.0,
         batch_delay_s=0.0,
