@@ -102,7 +102,7 @@ def earmark_nodes(
 def with_users(
     before: EarmarkMemory, after: EarmarkMemory, over: tuple[EarmarkOver, ...], now_s: float, wait_s: float
 ) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
-    """Update the backoffs of users by what their earmarks led to since the snapshot before, of which is `before`.
+    """Update the backoffs of users by what their earmarks led to since the snapshot that `before` is of.
 
     Earmarks of users who are excluded end as backed off.
     """
