@@ -1,4 +1,4 @@
-"""What harvesting costs the queue, over many streams of jobs on a simulated slurmctld.
+"""The cost of harvesting to the queue, over many streams of jobs on a simulated slurmctld.
 
     python -m benchmarks.twin [--json] [--streams N] [--courses N] [--stretch N] [--plain] [--jobs N]
 

@@ -184,7 +184,7 @@ def simulated(feature: Feature, jobs: Sequence[Submitted], seed: int) -> list[Su
 
 
 def line(name: str, seed: int, real: Sequence[Submitted], courses: Sequence[Sequence[Submitted]]) -> str:
-    """How a cluster and the courses of its simulation agree."""
+    """The agreement of a cluster with the courses of its simulation."""
     within, same, waits = [], [], []
     for course in courses:
         pairs = list(zip(real, course, strict=True))

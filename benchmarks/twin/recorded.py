@@ -27,7 +27,7 @@ COURSES = 10
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How a recording and the courses of its simulation agree; shares are of the jobs that the recording saw start.
+    """The agreement of a recording with its simulated courses; shares are of the jobs that the recording saw start.
 
     Where two jobs swap nodes by chance, all that follows differs: the `nearest` is the course with most nodes alike.
     `wait_s` and `simulated_wait_s` are means over the jobs, the second over the courses too, with the least and most.

@@ -53,7 +53,6 @@ class Controller(Nodes):
         self.cycled_s: float | None = None
         # Whether anything changed since the last look of backfill, and since the last look of bftd.
         self.news = self.news_for_pool = True
-        self.preempted: Callable[[int], None] = lambda mask: None
         self.left: Callable[[int], None] = lambda mask: None
         self.late = self.preemptions = 0
         self._counts = Running()
@@ -123,15 +122,14 @@ class Controller(Nodes):
             return False
         return all(booking.end_s <= self.now_s for booking in self.site.bookings)
 
-    def lend(self, mask: int, ages: Sequence[int] = ()) -> None:
-        """Let pilots have those of some nodes that are idle; `ages` are their bits in the order of their start."""
+    def lend(self, mask: int) -> None:
+        """Let pilots have those of some nodes that are idle; they start in the order of the nodes."""
         mask &= self.idle
         if not mask:
             return
         self.pilots |= mask
-        for place, bit in enumerate(ages or bits(mask)):
-            if bit & mask:
-                self.pilot_age[bit] = self.now_s + 1e-6 * place
+        for place, bit in enumerate(bits(mask)):
+            self.pilot_age[bit] = self.now_s + 1e-6 * place
         self.news_for_pool = True
 
     def leave(self, mask: int, within_s: float) -> None:
@@ -349,7 +347,6 @@ class Controller(Nodes):
             waiting.run.preempted_s = self.now_s
         self.preemptions += 1
         self.leave(mask, self.drawn(self.site.delays.give_back_s))
-        self.preempted(mask)
 
     # Backfill ----------------------------------------------------------------------------------------------------
 

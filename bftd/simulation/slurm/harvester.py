@@ -8,57 +8,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal
 
 from bftd.config.keys import PoolConfig
-from bftd.pool.backfill.model import QueueEntry
 from bftd.pool.backfill.planner import simulate
 from bftd.pool.claims import COUNTED_ON_S, SHORTEST_JOB_S
 from bftd.pool.earmarks import EarmarkMemory, Prediction, awake, earmark_wait_s, follow, has_time
 from bftd.pool.prediction import expected_starts, unlikely, with_users
-from bftd.pool.victims import AnyNode, Leaving
+from bftd.pool.victims import AnyNode
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.lines import WaitingJob
 from bftd.simulation.slurm.nodes import bits
 from slurm_plugin.read.types import Job
 
-# What time alone changes is looked at this often where nothing else has changed.
+# bftd looks this often for what time alone changes.
 _LOOK_MOST_S = 60.0
 _EARMARKS_MOST_S = 5.0
+_ANY = AnyNode()
 
 
 @dataclass(frozen=True, slots=True)
 class HarvestSettings:
-    """The pool's settings, how often bftd looks at Slurm, and in which order pilots start.
+    """The pool's settings, and how often bftd looks at Slurm; pilots of one poll start in the order of the nodes.
 
-    Pilots of one poll start in the order of the nodes, or, by "slurm_last", the other way round. If `until_s` is
-    given, pilots are only on the nodes at the beginning, end then, and no others come.
+    If `until_s` is given, pilots are only on the nodes at the beginning, end then, and no others come.
     """
 
     pool: PoolConfig = field(default_factory=PoolConfig)
     poll_s: float = 1.0
-    order: Literal["slurm_first", "slurm_last", "random"] = "slurm_first"
     until_s: float | None = None
 
 
 class Harvester:
     """bftd's side of the simulation."""
 
-    def __init__(
-        self, controller: Controller, settings: HarvestSettings | None = None, leaving: Leaving | None = None
-    ) -> None:
+    def __init__(self, controller: Controller, settings: HarvestSettings | None = None) -> None:
         self._settings = settings or HarvestSettings()
         self._controller = controller
-        self._leaving = leaving or AnyNode()
         self._memory = EarmarkMemory(numbering=controller.site.numbering)
         self._before = 0
         self._vacated: dict[int, int] = {}
         self.earmarked = self._lingering = 0
         self._next_s = self._earmark_s = -inf
         self._since_s: dict[int, float] = {}
-        self._begun: list[Job] = []
         self._seen: dict[int, WaitingJob] = {}
-        self.earmarks = self.useful = self.polls = 0
+        self.earmarks = self.useful = 0
         self.node_s = 0.0
         controller.left = self._left
 
@@ -80,12 +73,7 @@ class Harvester:
     def _grant(self, mask: int) -> None:
         controller = self._controller
         before = controller.pilots
-        order = bits(mask)
-        if self._settings.order == "slurm_last":
-            order.reverse()
-        elif self._settings.order == "random":
-            controller.random.shuffle(order)
-        controller.lend(mask, order)
+        controller.lend(mask)
         for bit in bits(controller.pilots & ~before):
             self._since_s[bit] = controller.now_s
 
@@ -107,7 +95,6 @@ class Harvester:
     def look(self) -> tuple[int, int]:
         """Return the lent nodes that pilots are to leave, and the idle ones that are lent, by what Slurm shows now."""
         controller, now_s = self._controller, self._controller.now_s
-        self.polls += 1
         if controller.news_for_pool or now_s >= self._earmark_s:
             controller.news_for_pool = False
             self._earmark()
@@ -201,7 +188,7 @@ class Harvester:
         entries = []
         for one in waiting[: fits[-1] + 1]:  # a job behind cannot start, nor be in the way of those before it
             shown = one.plan_s is not None and one.plan_s > now_s
-            entries.append(_shown(one.entry, one.plan_s, one.plan) if shown else one.entry)
+            entries.append(replace(one.entry, plan_s=one.plan_s, plan=one.plan) if shown else one.entry)
         outcome = simulate(
             entries,
             site.numbering,
@@ -213,7 +200,7 @@ class Harvester:
             replace(site.scheduler, read=True),
             kept={key_: site.numbering.mask(one.nodes) for key_, one in memory.kept.items()},
             weights=site.weights,
-            leaving=self._leaving,
+            leaving=_ANY,
             backed_off=unlikely(memory, jobs, now_s),
         )
         starts = expected_starts(entries, outcome, ready)
@@ -226,10 +213,6 @@ class Harvester:
         begun = [one for number, one in self._seen.items() if number not in there and one.run.start_s < inf]
         self._seen = there
         return [_job(one, "PENDING") for one in there.values()] + [_job(one, "RUNNING") for one in begun]
-
-
-def _shown(entry: QueueEntry, plan_s: float | None, plan: int) -> QueueEntry:
-    return replace(entry, plan_s=plan_s, plan=plan)
 
 
 def _job(one: WaitingJob, state: str) -> Job:
