@@ -15,17 +15,11 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from bftd.core.model.domain import Lease, State, Trainer
-from bftd.core.planning import victims
-from bftd.core.scaling import learning
 from bftd.pool.backfill.model import Component, JobEnd, Numbering, PlannerOutcome, QueueEntry
 from bftd.pool.backfill.planner import simulate
-from bftd.pool.victims import AnyNode, Leaving
-from bftd.protocol.registration import Registration
-from bftd.protocol.sizes import Sizes
 from slurm_plugin.read.types import Scheduler
 
 BOUND_S = 0.15
@@ -34,7 +28,6 @@ NOW_S = 1_700_000_000.0
 # Nodes, waiting jobs, running jobs.
 SIZES = ((5_000, 5_000, 400), (10_000, 50_000, 500))
 DEPTH = 500
-TRAINERS = 200
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,6 @@ class Cluster:
     ours: int
     ends: list[JobEnd]
     queue: list[QueueEntry]
-    leaving: Leaving = field(default_factory=AnyNode)
 
 
 def _jobs(rng: random.Random, count: int, largest: int, part: Callable[[int], Component]) -> list[QueueEntry]:
@@ -119,7 +111,7 @@ def _picky(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluste
 
 
 def _arrays(nodes: int, waiting: int, running: int, rng: random.Random) -> Cluster:
-    """Nine tenths of the nodes are lent to trainers; arrays of a thousand tasks wait, some for two neighbours each."""
+    """Nine tenths of the nodes are lent; arrays of a thousand tasks wait, some for two neighbours each."""
     everything = (1 << nodes) - 1
     queue = [
         QueueEntry(
@@ -132,26 +124,13 @@ def _arrays(nodes: int, waiting: int, running: int, rng: random.Random) -> Clust
         for number in range(max(1, waiting // 1000))
     ]
     cluster = _cluster(nodes, running, 0.9, rng, queue)
-    return replace(cluster, ours=cluster.ready, leaving=_trainers(cluster.numbering.of_mask(cluster.ready)))
-
-
-def _trainers(names: tuple[str, ...]) -> Leaving:
-    """What leaving costs two hundred trainers that work on some nodes."""
-    curve, each = tuple((size, 50.0 * size**0.9) for size in (1, 4, 16, 64)), -(-len(names) // TRAINERS)
-    trainers, leases = {}, {}
-    for number in range(TRAINERS):
-        asked = Registration(f"run-{number}", "t", "torchrun", Sizes(1, 64), "ann", "elastic", curve=curve)
-        trainers[asked.id] = Trainer(asked, NOW_S, learning.given(asked))
-        for place, name in enumerate(names[number * each : (number + 1) * each]):
-            id_ = f"{name}.{number * each + place}"
-            leases[id_] = Lease(id_, name, asked.id, NOW_S - 60.0, 86_400.0, "", phase="working")
-    return victims.of(State(time_s=NOW_S, trainers=trainers, leases=leases))
+    return replace(cluster, ours=cluster.ready)
 
 
 QUEUES = {"arrays": _arrays, "nothing fits": _nothing, "all fits": _all, "mixed": _mixed, "picky": _picky}
 
 
-def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, int]) -> PlannerOutcome:
+def _look(cluster: Cluster, depth: int, scheduler: Scheduler) -> PlannerOutcome:
     return simulate(
         cluster.queue[:depth],
         cluster.numbering,
@@ -161,9 +140,7 @@ def _look(cluster: Cluster, depth: int, scheduler: Scheduler, kept: dict[str, in
         (),
         NOW_S,
         scheduler,
-        kept=kept,
         weights=[(1 << len(cluster.numbering.names)) - 1],
-        leaving=cluster.leaving,
         backed_off=(),
     )
 
@@ -183,15 +160,15 @@ def _row(cluster: Cluster, name: str, depth: int, running: int, repeats: int) ->
     """Times of a look after earmarks were made: the usual one."""
     scheduler = Scheduler(depth=depth)
     first_s = time.process_time()
-    outcome = _look(cluster, depth, scheduler, {})
+    outcome = _look(cluster, depth, scheduler)
     first_s = time.process_time() - first_s
     times_s = []
     for _ in range(repeats):
         begun_s = time.process_time()
-        outcome = _look(cluster, depth, scheduler, dict(outcome.now))
+        outcome = _look(cluster, depth, scheduler)
         times_s.append(time.process_time() - begun_s)
     tracemalloc.start()
-    _look(cluster, depth, scheduler, dict(outcome.now))
+    _look(cluster, depth, scheduler)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return {

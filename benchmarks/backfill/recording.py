@@ -43,7 +43,6 @@ def pack(run: Path, kept: Path, file: Path) -> None:
     with lzma.open(kept / "snapshots.xz", "rt") as snapshots:
         snapshot_log.head(next(snapshots))
         lines = [(json.loads(line)["time_s"], line) for line in snapshots]
-    starters = logs.starters(said)
     head = {
         "format": snapshot_log.FORMAT,
         "version": snapshot_log.VERSION,
@@ -54,7 +53,7 @@ def pack(run: Path, kept: Path, file: Path) -> None:
         "stretch": done.stretch,
         "load_most": round(done.load_most, 1),
         "note": done.note,
-        "by_main": sorted((job for job, starter in starters.items() if starter == "main"), key=int),
+        "by_main": sorted((job for job, start in logs.starts(said).items() if start.by == "main"), key=int),
     }
     for cycle in cycle_log.cycles(said):
         if cycle.tested:

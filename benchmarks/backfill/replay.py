@@ -32,7 +32,6 @@ from benchmarks.impact.site import PILOTS
 from bftd.pool.availability import survey
 from bftd.pool.earmarks import EarmarkMemory
 from bftd.pool.harvest import Harvest
-from bftd.pool.membership import ANY
 from bftd.pool.occupancy import occupy
 from bftd.pool.prediction import earmark_nodes, slurms_next_cycle
 from slurm_plugin.nodeset import fold
@@ -142,7 +141,7 @@ def look(snapshot: Snapshot) -> Look:
     if not jobs.near:
         return Look({}, {})
     ground = survey(snapshot, jobs, _HARVEST, {}, (), EarmarkMemory().numbering)
-    _, outcome = slurms_next_cycle(snapshot, jobs, ground, kept={}, backed_off=(), leaving=ANY)
+    _, outcome = slurms_next_cycle(snapshot, jobs, ground, backed_off=())
     names = ground.numbering.of_mask
     return Look(
         {_whole(job): names(mask) for job, mask in outcome.now.items()},
@@ -166,7 +165,7 @@ def _earmarks(snapshots: Sequence[Snapshot]) -> tuple[int, int, float, float]:
     earmarks = useful = 0
     node_s = wasted_node_s = 0.0
     for snapshot in snapshots:
-        memory, over = earmark_nodes(memory, snapshot, occupy(snapshot, _HARVEST), _HARVEST, {}, ANY)
+        memory, over = earmark_nodes(memory, snapshot, occupy(snapshot, _HARVEST), _HARVEST, {})
         if memory.fault is not None:
             raise memory.fault
         for one in over:

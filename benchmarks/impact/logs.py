@@ -38,9 +38,23 @@ def preemptions(lines: Iterable[str]) -> list[Preemption]:
     return found
 
 
-def starters(lines: Iterable[str]) -> dict[str, str]:
-    """Which of Slurm's schedulers started each job, as a controller's log tells."""
-    return {found["id"]: "main" if found["main"] else "backfill" for line in lines if (found := _STARTED.search(line))}
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The scheduler "main" or "backfill" started a job at `at_s` (unix seconds, milliseconds in the log)."""
+
+    at_s: float
+    by: str
+
+
+def starts(lines: Iterable[str]) -> dict[str, Start]:
+    """The starts of jobs, by job, as a controller's log tells."""
+    found = {}
+    for line in lines:
+        time, what = _TIME.match(line), _STARTED.search(line)
+        if time and what:
+            by = "main" if what["main"] else "backfill"
+            found[what["id"]] = Start(datetime.fromisoformat(time[1]).timestamp(), by)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

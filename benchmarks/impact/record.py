@@ -34,8 +34,9 @@ class JobRow:
     seen at least ten seconds ahead, `last_plan_s` when it was seen last. `preempt_s` is when Slurm first preempted a
     pilot for it, `preempted_by` which of SCHEDULERS did, `freed` the nodes of those pilots. `failed_s` is when a
     backfill cycle first found that it can start now and could not start it, because its nodes were not free yet.
-    `began_s` and `ended_s` are whole seconds, by Slurm, on `nodes`; `started_by` is one of SCHEDULERS, and `run_s` how
-    long it runs. `lost` tells in one line how it lost the slot that was made for it, "" where it did not.
+    `began_s` and `ended_s` are whole seconds, by Slurm, on `nodes`; `started_by` is one of SCHEDULERS, which allocated
+    the nodes at `allocated_s`, and `run_s` how long it runs. `lost` tells in one line how it lost the slot that was
+    made for it, "" where it did not.
     """
 
     number: int
@@ -56,6 +57,7 @@ class JobRow:
     failed_s: float | None = None
     run_s: float | None = None
     lost: str = ""
+    allocated_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

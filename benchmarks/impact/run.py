@@ -270,7 +270,7 @@ def _job_rows(
     begin_s: float,
 ) -> tuple[JobRow, ...]:
     records = {job.id: job for job in ran}
-    preempted, starters = logs.preemptions(said), logs.starters(said)
+    preempted, starts = logs.preemptions(said), logs.starts(said)
     failures = cycle_log.first_failures(cycles)
     by_backfill = {victim for cycle in cycles for failure in cycle.failed.values() for victim in failure.preempted}
     rows = []
@@ -296,7 +296,8 @@ def _job_rows(
                 nodes=record.nodes,
                 freed=tuple(node for preemption in mine for node in records[preemption.victim].nodes),
                 depends_on=job.after,
-                started_by=starters.get(id_),
+                started_by=starts[id_].by if id_ in starts else None,
+                allocated_s=_after(begin_s, starts[id_].at_s if id_ in starts else None),
                 preempted_by=None if first is None else ("backfill" if first.victim in by_backfill else "main"),
                 failed_s=_after(begin_s, failures[id_][1].at_s if id_ in failures else None),
                 run_s=job.run_s,

@@ -30,13 +30,11 @@ from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy, asked, occupy
 from bftd.pool.prediction import earmark_nodes
 from bftd.pool.touched import TouchMemory, touched
-from bftd.pool.victims import AnyNode, Leaving
 from bftd.protocol import comment
 from slurm_plugin.read.types import Job, Node, Snapshot
 
 RUNS_A_JOB = "runs a job"
 SPARED = "is kept free for regular jobs that wait (spare_nodes)"
-ANY = AnyNode()
 
 # Slurm asks a node that did not answer again after a third of SlurmdTimeout, by its default 100 s, and until then does
 # not show that it is there. Waiting that long loses nothing: drivers give up a node after 5 s without an answer, and a
@@ -106,20 +104,18 @@ def observe(
     harvest: Harvest,
     leased: Mapping[str, str | None],
     quarantined: Mapping[str, float],
-    leaving: Leaving = ANY,
 ) -> tuple[PoolMemory, PoolView]:
     """Fold one snapshot in and return the pool as it shows it.
 
     `leased` maps nodes under lease to the job id of the pilot if it is known, `quarantined` nodes to the time until
-    which they are left alone. Among leased nodes that would do equally well for a job, `leaving` chooses those that
-    leave.
+    which they are left alone.
     """
     jobs = occupy(snapshot, harvest, leased)
     vacated = still_vacated(memory.vacated, jobs.pending)
     classified = classify(jobs.nodes, config.class_features, harvest.partitions or (), memory.classified)
     class_of = classified.of_node
     if config.earmark:
-        earmarks, earmarks_over = earmark_nodes(memory.earmarks, snapshot, jobs, harvest, leased, leaving)
+        earmarks, earmarks_over = earmark_nodes(memory.earmarks, snapshot, jobs, harvest, leased)
     else:
         earmarks, earmarks_over = given_up(memory.earmarks)
     lately = {name for name, node in memory.nodes.items() if node.ours}

@@ -15,7 +15,6 @@ from bftd.pool.earmarks import EarmarkMemory, ExpectedStart, Prediction, awake, 
 from bftd.pool.harvest import Harvest
 from bftd.pool.occupancy import Occupancy
 from bftd.pool.user_backoff import excluded, tried
-from bftd.pool.victims import Leaving
 from slurm_plugin.read.types import Job, Snapshot
 
 
@@ -28,11 +27,9 @@ class BackfillModel(Protocol):
         jobs: Occupancy,
         ground: Availability,
         *,
-        kept: Mapping[str, Collection[str]],
         backed_off: Collection[str],
-        leaving: Leaving,
     ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
-        """Return the queue in the planner's order, and its outcome; `kept` and `backed_off` are by `earmarks.key`."""
+        """Return the queue in the planner's order, and its outcome; `backed_off` is by `earmarks.key`."""
 
 
 def slurms_next_cycle(
@@ -40,27 +37,21 @@ def slurms_next_cycle(
     jobs: Occupancy,
     ground: Availability,
     *,
-    kept: Mapping[str, Collection[str]],
     backed_off: Collection[str],
-    leaving: Leaving,
 ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
     """Simulate Slurm's next backfill cycle, without any pilot."""
-    numbering = ground.numbering
-    waits = queue(snapshot, jobs.pending, ground.nodes, numbering, ground.lent)
-    masks = {key_: numbering.mask(names) for key_, names in kept.items()}
-    ids = {key(entry.id): entry.id for entry in waits.entries} if masks or backed_off else {}
+    waits = queue(snapshot, jobs.pending, ground.nodes, ground.numbering, ground.lent)
+    ids = {key(entry.id): entry.id for entry in waits.entries} if backed_off else {}
     outcome = simulate(
         waits.entries,
-        numbering,
+        ground.numbering,
         ground.ready,
         ground.leased,
         ground.ends,
         ground.bookings,
         snapshot.time_s,
         snapshot.scheduler,
-        kept={ids.get(key_, key_): mask for key_, mask in masks.items()},
         weights=ground.weights,
-        leaving=leaving,
         backed_off={ids.get(key_, key_) for key_ in backed_off},
     )
     return waits.entries, replace(outcome, cut="; ".join(filter(None, (waits.cut, outcome.cut))))
@@ -72,7 +63,6 @@ def earmark_nodes(
     jobs: Occupancy,
     harvest: Harvest,
     leased: Mapping[str, str | None],
-    leaving: Leaving,
     copy: BackfillModel = slurms_next_cycle,
 ) -> tuple[EarmarkMemory, tuple[EarmarkOver, ...]]:
     """Say which nodes are kept for which jobs, and which earmarks of the snapshot before are over.
@@ -89,7 +79,7 @@ def earmark_nodes(
             late = slow(memory.completing, snapshot, harvest, kept)
             ground = survey(snapshot, jobs, harvest, leased, kept, memory.numbering, late)
             memory = awake(memory, ground.numbering, ground.ready, now_s)
-            foreseen = _foresee(memory, snapshot, jobs, ground, leaving, copy)
+            foreseen = _foresee(memory, snapshot, jobs, ground, copy)
         else:  # nobody waits for a harvested node
             foreseen = Prediction(memory.numbering, size=len(jobs.nodes))
         after, over = follow(memory, foreseen, snapshot.jobs, scheduler, now_s)
@@ -128,12 +118,10 @@ def _foresee(
     snapshot: Snapshot,
     jobs: Occupancy,
     ground: Availability,
-    leaving: Leaving,
     copy: BackfillModel,
 ) -> Prediction:
-    kept = {key_: one.nodes for key_, one in memory.kept.items()}
     out = unlikely(memory, jobs.near, snapshot.time_s)
-    entries, outcome = copy(snapshot, jobs, ground, kept=kept, backed_off=out, leaving=leaving)
+    entries, outcome = copy(snapshot, jobs, ground, backed_off=out)
     return Prediction(
         numbering=ground.numbering,
         ready=ground.ready,

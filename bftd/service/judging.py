@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import PoolView, State
-from bftd.core.planning import victims
 from bftd.pool import membership
 from bftd.pool.harvest import Harvest
 from slurm_plugin.read.types import Snapshot
@@ -51,9 +50,8 @@ class Judging:
     def judged(self) -> Judged:
         """Judge the snapshot."""
         leased = {lease.node: lease.job_id for lease in self.core.leases.values()}
-        quarantined, loss = self.core.quarantined, victims.of(self.core)
         memory, view = membership.observe(
-            self.memory, self.snapshot, self.config, self.harvest, leased, quarantined, loss
+            self.memory, self.snapshot, self.config, self.harvest, leased, self.core.quarantined
         )
         users = {job.id: job.user for job in self.snapshot.jobs}
         return Judged(self.memory, self.core, memory, view, users)

@@ -26,7 +26,6 @@ from bftd.core.model.events import (
     Registered,
     Reported,
 )
-from bftd.core.planning import victims
 from bftd.core.step import fold
 from bftd.ledger.file import Ledger
 from bftd.pool import membership, synthetic
@@ -131,7 +130,7 @@ class ShadowService(Service):
         shown, lent = synthetic.with_pilots(snapshot, self.partitions, pilots, self._imaginary.ids)
         harvest = synthetic.harvest(self.partitions)
         self._memory, view = membership.observe(
-            self._memory, shown, self.config.pool, harvest, lent, before.quarantined, victims.of(before)
+            self._memory, shown, self.config.pool, harvest, lent, before.quarantined
         )
         self._earmark_log.tell(self._memory.earmarks, view)
         super().apply(*events, PoolObserved(now_s, view))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -134,6 +134,22 @@ def registration(
 def trainer(id_: str, **fields: Any) -> Trainer:
     """A trainer that has just registered."""
     return Trainer(registration(id_, **fields), 0.0, ScalingModel())
+
+
+def leased(node: str, trainer_id: str, phase: Phase = "working", **fields: Any) -> Lease:
+    """A lease of an hour, of a node whose name ends in its number."""
+    number = "".join(filter(str.isdigit, node))
+    return Lease(f"{node}.{number}", node, trainer_id, 10_000.0, 3600.0, "", phase=phase, **fields)
+
+
+def state_of(trainers: Sequence[Trainer], leases: Sequence[Lease], **fields: Any) -> State:
+    """The state of a core with these trainers and leases."""
+    return State(
+        time_s=10_000.0,
+        trainers={item.id: item for item in trainers},
+        leases={item.id: item for item in leases},
+        **fields,
+    )
 
 
 class Core:

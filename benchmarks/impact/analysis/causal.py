@@ -51,10 +51,21 @@ def _preempting(jobs: Sequence[tuple[Run, JobRow]], harvested: int) -> Figures:
                 name: spread([wait for row, wait in took if row.started_by == name]) for name in SCHEDULERS
             },
         },
+        "give_back_s": give_back([row for _, row in jobs]),
         "preempted_by": dict(Counter(row.preempted_by for row, _ in took if row.preempted_by)),
         "backfill_preempted": by_backfill,
         "backfill_preempted_share": by_backfill / harvested if harvested else None,
     }
+
+
+def give_back(rows: Sequence[JobRow]) -> Figures:
+    """From the controller's first preemption for a job to its allocation of nodes, where the main scheduler made it."""
+    took_s = [
+        row.allocated_s - row.preempt_s
+        for row in rows
+        if row.preempt_s is not None and row.allocated_s is not None and row.started_by == "main" and not row.lost
+    ]
+    return {**spread(took_s), "median": stats.percentile(took_s, 0.5)}
 
 
 def _slots(jobs: Sequence[tuple[Run, JobRow]], harvested: int, ran: bool) -> Figures:

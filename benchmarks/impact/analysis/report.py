@@ -131,6 +131,7 @@ _CAUSAL: _Columns = (
     ("preempt to start, mean / max (s)", lambda row: _preempt_cell(row["preempt_to_start_s"])),
     ("of those, started by main", lambda row: _preempt_cell(row["preempt_to_start_s"]["by_scheduler"]["main"])),
     ("by backfill", lambda row: _preempt_cell(row["preempt_to_start_s"]["by_scheduler"]["backfill"])),
+    ("give-back, median / max (s)", lambda row: _give_back_cell(row["give_back_s"])),
     ("by backfill, of starts on harvested nodes", lambda row: _percent(row["backfill_preempted_share"])),
     ("started a cycle late, A / B a run", lambda row: _late_cell(row)),
     ("held", lambda row: _percent(row["harvested_share"])),
@@ -210,6 +211,10 @@ def _late_cell(row: Mapping[str, Any]) -> str:
 
 def _preempt_cell(value: Mapping[str, Any]) -> str:
     return f"{_number(value['mean'])} / {_number(value['max'])} ({value['jobs']} jobs)"
+
+
+def _give_back_cell(value: Mapping[str, Any]) -> str:
+    return f"{_number(value['median'])} / {_number(value['max'])} ({value['jobs']} jobs)"
 
 
 def _cpu_cell(value: Mapping[str, Any]) -> str:

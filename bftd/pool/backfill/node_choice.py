@@ -1,18 +1,15 @@
-"""The choice among the nodes that would do for a job: Slurm's choice for a plan, and our own for an earmark.
+"""Slurm's choice among the nodes that would do for a job, for a plan and for a job that could start now.
 
-For a plan Slurm goes by the nodes' weight, the least first, and of equal ones takes the smallest run of neighbours that
-suffices, or else the largest one. (Read in select/cons_tres, and observed; its topology plug-ins choose otherwise.) If
-a job can start now, Slurm can only take nodes that are idle, so we choose by which nodes we leave free.
+Slurm goes by the nodes' weight, the least first, and of equal ones takes the smallest run of neighbours that suffices,
+or else the largest one. (Read in select/cons_tres, and observed; its topology plug-ins choose otherwise.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import zip_longest
 
 from bftd.pool.backfill.model import lowest
-from bftd.pool.victims import Chooser
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,65 +27,19 @@ class NodeNeed:
         return not self.contiguous or bool(_places(free, self))
 
 
-@dataclass(frozen=True, slots=True)
-class Preference:
-    """Nodes that are preferred to those of later wishes; among `leased` nodes the trainers' losses decide."""
-
-    mask: int
-    leased: bool = False
-
-
-# Picks nodes of a set: arguments are the set and how many.
-_Pick = Callable[[int, int], int]
-
-
-def for_plan(free: int, need: NodeNeed, weights: Iterable[int]) -> int:
-    """Return the nodes that Slurm would plan a job on. `free` meets the need."""
+def for_plan(free: int, need: NodeNeed, weights: Iterable[int], first: int = 0) -> int:
+    """Return the nodes that Slurm would choose, after as many of the `first` as there are. `free` meets the need."""
     if need.contiguous:
+        if need.met(free & first):
+            free &= first
         if need.required:  # from the first required node upwards, as far as there are neighbours
             return _window(1 << _places(free, need).bit_length() - 1, need)
         return _window(_smallest(free, need.count), need)
-    return _filled(need.required, free, need, weights, _neighbours)
+    chosen = _filled(need.required, free & first, need, weights) if first else need.required
+    return _filled(chosen, free, need, weights)
 
 
-def for_earmark(
-    free: int,
-    need: NodeNeed,
-    weights: Sequence[int],
-    wishes: Iterable[Preference],
-    leave: Callable[[int, int], int],
-) -> int:
-    """Return the nodes that a job is given to start now, by preference. `free` meets the need.
-
-    `leave(mask, count)` chooses among leased nodes; it is asked for fewer than there are.
-    """
-    if need.contiguous:
-        return _window(_best_place(_places(free, need), need.count, [wish.mask for wish in wishes]), need)
-    chosen = need.required
-    for wish in wishes:
-        some = free & wish.mask
-        if some:
-            chosen = _filled(chosen, some, need, weights, leave if wish.leased else _neighbours)
-            if chosen.bit_count() >= need.count:
-                return chosen
-    return _filled(chosen, free, need, weights, _neighbours)
-
-
-def leaver(chooser: Chooser, already: int) -> _Pick:
-    """Return a function that chooses the leased nodes whose leaving costs least, given those that leave already."""
-
-    def leave(mask: int, count: int) -> int:
-        # do not trust the chooser to return what was asked for
-        chosen = chooser(mask, count, already) & mask
-        missing = count - chosen.bit_count()
-        if missing < 0:
-            return lowest(chosen, count)
-        return chosen | _neighbours(mask & ~chosen, missing) if missing else chosen
-
-    return leave
-
-
-def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int], pick: _Pick) -> int:
+def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int]) -> int:
     """Return a choice extended by nodes of `free`, as many as are needed and there are, the least weight first."""
     left = need.count - chosen.bit_count()
     free &= ~chosen
@@ -100,14 +51,14 @@ def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int], pick
             continue
         count = some.bit_count()
         if count > left:
-            return chosen | pick(some, left)
+            return chosen | _neighbours(some, left)
         chosen |= some
         free &= ~some
         left -= count
         if not left:
             return chosen
     # nodes without a known weight come last
-    return chosen | (free if free.bit_count() <= left else pick(free, left))
+    return chosen | (free if free.bit_count() <= left else _neighbours(free, left))
 
 
 def _neighbours(mask: int, count: int) -> int:
@@ -210,43 +161,3 @@ def _places(free: int, need: NodeNeed) -> int:
 def _window(place: int, need: NodeNeed) -> int:
     """Return the neighbours from a node on."""
     return ((1 << need.count) - 1) * place
-
-
-def _best_place(places: int, count: int, wishes: Iterable[int]) -> int:
-    """Return the first of the places where a run may begin that has most nodes of the wishes, in their order."""
-    span = (1 << places.bit_length() - 1 + count) - 1
-    for wish in wishes:
-        if not places & places - 1:
-            break
-        # from the highest digit down: places that lack a digit that others have, have fewer nodes
-        for digit in reversed(_counted(wish & span, count)):
-            places = places & digit or places
-    return places & -places
-
-
-def _counted(mask: int, count: int) -> list[int]:
-    """Count for each node how many of the `count` neighbours from it on are in a set; a mask per binary digit.
-
-    The lowest digit comes first. All places are counted at once: windows are added up in pairs, twice as long each
-    time.
-    """
-    total: list[int] = []
-    window, length, done = [mask], 1, 0
-    while True:
-        if count & length:
-            total = _added(total, [digit >> done for digit in window])
-            done += length
-        length *= 2
-        if length > count:
-            return total
-        window = _added(window, [digit >> length // 2 for digit in window])
-
-
-def _added(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the sums of two numbers at each place, digit by digit."""
-    found, carry = [], 0
-    for one, other in zip_longest(first, second, fillvalue=0):
-        half = one ^ other
-        found.append(half ^ carry)
-        carry = one & other | half & carry
-    return [*found, carry] if carry else found

@@ -17,8 +17,7 @@ in the sources of its sched/backfill and select/cons_tres, and compared with wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Sequence
 from math import isfinite
 
 from bftd.pool.backfill.model import (
@@ -32,10 +31,8 @@ from bftd.pool.backfill.model import (
     rank,
     union,
 )
-from bftd.pool.backfill.node_choice import NodeNeed, Preference, for_earmark, leaver
+from bftd.pool.backfill.node_choice import NodeNeed, for_plan
 from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
-from bftd.pool.backfill.timeline import Timeline
-from bftd.pool.victims import Chooser, Leaving
 from slurm_plugin.read.types import Scheduler
 
 # Work is counted, not timed, so that the same queue has the same answer: a unit is the work of looking at a slot of
@@ -45,9 +42,6 @@ _PLANS_WORK = 800_000
 _MOST_WORK = 1_200_000
 _ENTRY_WORK = 40
 _START_WORK = 200
-_LEAVE_WORK = 300
-_NODES_A_SLOT = 5
-_OFFER_WORK = 20
 _MINUTE_S = 60.0
 # Parts of nodes are compared with this slack: three thirds are a whole.
 _SLACK = 1e-6
@@ -63,9 +57,7 @@ def simulate(
     now_s: float,
     scheduler: Scheduler,
     *,
-    kept: Mapping[str, int],
     weights: Sequence[int],
-    leaving: Leaving,
     backed_off: Collection[str],
     choice: Callable[[int, NodeNeed], int] | None = None,
     plan_choice: Callable[[int, NodeNeed], int] | None = None,
@@ -73,21 +65,16 @@ def simulate(
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
     `ready` nodes are free now or as soon as our pilots leave. `ours` are those with a pilot: nodes of `ready`, and
-    nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `kept` are the
-    nodes that are already left free for a job, `weights` the nodes by ascending weight. For jobs that are
-    `backed_off` only the shown plan counts. `choice` chooses among the free nodes that would do for a job that starts,
-    in place of the preferences of earmarks; `plan_choice` does so for plans, where a topology decides. All times are
-    unix seconds.
+    nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `weights` are
+    the nodes by ascending weight. For jobs that are `backed_off` only the shown plan counts. `choice` chooses among the
+    free nodes that would do for a job that starts, `plan_choice` among those for a plan, in place of Slurm's choice
+    where no topology decides. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
     ready &= everything
     cycle = _Cycle(
         calendar=Calendar.of(now_s, everything, ready, ends, bookings, scheduler, weights, plan_choice),
-        numbering=numbering,
         ours=ours & everything,
-        kept={job: mask & everything for job, mask in kept.items()},
-        orphans=_orphans(kept, queue) & everything,
-        leaving=leaving,
         array_most=scheduler.array_most,
         one_plan_a_job=scheduler.one_plan_a_job,
         choice=choice,
@@ -120,22 +107,13 @@ def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:
     return ""
 
 
-def _orphans(kept: Mapping[str, int], queue: Sequence[QueueEntry]) -> int:
-    """Return the nodes that are kept for jobs that no longer wait."""
-    return union(kept[job] for job in kept.keys() - {entry.id for entry in queue})
-
-
 class _Cycle:
     """One walk through the queue, with the nodes given away so far."""
 
     def __init__(
         self,
         calendar: Calendar,
-        numbering: Numbering,
         ours: int,
-        kept: Mapping[str, int],
-        orphans: int,
-        leaving: Leaving,
         array_most: int,
         one_plan_a_job: bool,
         choice: Callable[[int, NodeNeed], int] | None,
@@ -144,11 +122,7 @@ class _Cycle:
         self.now: dict[str, int] = {}
         self.later: dict[str, PlannedStart] = {}
         self.left_tasks = False
-        self._numbering = numbering
         self._ours = ours
-        self._kept = kept
-        self._orphans = orphans
-        self._leaving = leaving
         self._array_most = array_most
         self._one_plan_a_job = one_plan_a_job
         self._choice = choice
@@ -156,14 +130,11 @@ class _Cycle:
         self._begun: dict[str, int] = {}
         # Nodes with a pilot beside which a job starts, or that leaves its part of them to a job.
         self._joined = 0
-        # The plans that Slurm shows for jobs that also have one here; they may be a cycle old.
-        self._shown = Timeline(calendar.now_s, calendar.everything)
-        self._gone = ours & (orphans | union(kept.values()))
 
     def keep_plan(self, entry: QueueEntry) -> None:
         """Reserve what Slurm shows as planned for a job of which no more is known."""
         if entry.plan_s is not None and entry.plan_s > self.calendar.now_s:
-            self.calendar.reserve(self.calendar.space, entry.plan, entry.plan_s, _limits(entry)[0])
+            self.calendar.reserve(entry.plan, entry.plan_s, _limits(entry)[0])
 
     def consider(self, entry: QueueEntry, plans: bool) -> None:
         """Start a job, or the tasks of an array, or plan it if `plans`."""
@@ -194,7 +165,6 @@ class _Cycle:
 
     def _now(self, entry: QueueEntry, limit_s: float) -> list[tuple[Component, int]]:
         """Return the nodes on which all parts of a job can start now, each on its own; [] if they cannot."""
-        mine = self._kept.get(entry.id, 0)
         found: list[tuple[Component, int]] = []
         taken = 0
         # parts with the least choice come first: Slurm may find a way, and we must not say that there is none
@@ -203,7 +173,7 @@ class _Cycle:
             spot = place_now(self.calendar, part, limit_s, extra, taken)
             if spot is None:
                 return []
-            nodes = self._chosen(spot, part, extra, limit_s, mine & ~taken)
+            nodes = self._chosen(spot, part, extra)
             found.append((part, nodes))
             taken |= nodes
         return found
@@ -234,49 +204,26 @@ class _Cycle:
             self._opened.add(fresh, part.together)
             if part.together <= 1:
                 # Slurm takes it for a plan as well, so that no other job is considered there before it ends.
-                calendar.reserve(calendar.space, fresh, calendar.now_s, runs_s)
+                calendar.reserve(fresh, calendar.now_s, runs_s)
             given |= fresh | yielded
-        self._gone |= given & self._ours
         self.now[entry.id] = self.now.get(entry.id, 0) | given
         self._begun[entry.id] = self._begun.get(entry.id, 0) + 1
         return bool(given) or shares
 
-    def _chosen(self, spot: Spot, part: Component, extra: int, limit_s: float, mine: int) -> int:
-        """Return the nodes of one part that starts now."""
+    def _chosen(self, spot: Spot, part: Component, extra: int) -> int:
+        """Return the nodes of one part that starts now.
+
+        Those in use that it fits on come first, as no node is earmarked there. Where idle nodes suffice, Slurm takes
+        them and no pilot has to leave. Else it gets the nodes that Slurm would choose if no pilot were there.
+        """
         need = need_of(part)
         if spot.free.bit_count() == need.count:
             return spot.free
         if self._choice is not None:
             return self._choice(spot.free, need)
-        yields = part.yields & ~self.calendar.ends.ready
-        wishes = self._wishes(spot, extra & ~yields | self._beside(part), limit_s, mine)
-        return for_earmark(spot.free, need, self.calendar.weights, wishes, self._leave)
-
-    def _leave(self, mask: int, count: int) -> int:
-        """Choose among leased nodes as the core says."""
-        self.calendar.work += _LEAVE_WORK + mask.bit_count() // _NODES_A_SLOT
-        return leaver(self._chooser, self._gone)(mask, count)
-
-    @cached_property
-    def _chooser(self) -> Chooser:
-        """The chooser of leased nodes, made at most once per cycle."""
-        self.calendar.work += len(self._numbering.names) * _OFFER_WORK
-        return self._leaving.chooser(self._numbering.bit)
-
-    def _wishes(self, spot: Spot, extra: int, limit_s: float, mine: int) -> Iterator[Preference]:
-        """Yield nodes that it fits on as they are (`extra`), then idle and kept, idle, leased and leaving, leased ones.
-
-        Within these, nodes that no shown plan needs come first.
-        """
-        yield Preference(extra)
-        good = self._shown.free(spot.free, self._shown.slots(spot.start_s, spot.start_s + limit_s))
-        for among in (good, spot.free) if good != spot.free else (good,):
-            idle, leased = among & ~self._ours, among & self._ours
-            yield Preference(idle & mine)
-            yield Preference(idle)
-            yield Preference(leased & mine)
-            yield Preference(leased & self._orphans)
-            yield Preference(leased, leased=True)
+        in_use = extra & ~(part.yields & ~self.calendar.ends.ready) | self._beside(part)
+        idle = spot.free & (~self._ours | in_use)
+        return for_plan(idle if need.met(idle) else spot.free, need, self.calendar.weights, in_use)
 
     def _plan(self, entry: QueueEntry, limit_s: float) -> bool:
         """Plan a job for later, each part by itself. Returns whether all parts have a plan."""
@@ -290,12 +237,10 @@ class _Cycle:
             chosen = calendar.planned(spot, part)
             nodes |= chosen
             if start_s <= calendar.now_s + calendar.window_s:
-                calendar.reserve(calendar.space, chosen, start_s, limit_s)
+                calendar.reserve(chosen, start_s, limit_s)
         before = self.later.get(entry.id)
         if before is None or start_s < before.start_s:
             self.later[entry.id] = PlannedStart(start_s, nodes)
-        if entry.plan_s is not None and entry.plan_s > calendar.now_s:
-            calendar.reserve(self._shown, entry.plan, entry.plan_s, limit_s)
         return True
 
 

@@ -105,12 +105,12 @@ class Calendar:
         steps = ceil(end_s / self.step_s) if self.newer else end_s // self.step_s
         return begin_s, max(steps * self.step_s, begin_s + self.step_s)
 
-    def reserve(self, space: Timeline, mask: int, start_s: float, limit_s: float) -> None:
+    def reserve(self, mask: int, start_s: float, limit_s: float) -> None:
         """Reserve nodes for a plan, if it begins within bf_window."""
         if start_s <= self.now_s + self.window_s:
             begin_s, end_s = self.steps(start_s, limit_s)
-            space.take(mask & self.everything, begin_s, end_s)
-            self.work += len(space.begins)
+            self.space.take(mask & self.everything, begin_s, end_s)
+            self.work += len(self.space.begins)
 
     def planned(self, spot: Spot, part: Component) -> int:
         """Return the nodes that Slurm would plan a part on."""

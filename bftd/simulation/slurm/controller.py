@@ -21,7 +21,6 @@ from typing import Any
 
 from bftd.pool.backfill.model import JobEnd, rank, union
 from bftd.pool.backfill.planner import simulate
-from bftd.pool.victims import AnyNode
 from bftd.simulation.slurm.limits import Running
 from bftd.simulation.slurm.lines import Priorities, WaitingJob, lines_of
 from bftd.simulation.slurm.model import JobRun, Outage, SimulatedJob, SimulatedSite
@@ -29,7 +28,6 @@ from bftd.simulation.slurm.nodes import NodeChoice, Nodes, bits
 
 # With nothing changed no job can start, except for what time alone brings: backfill looks at least so often.
 _LOOK_MOST_S = 600.0
-_ANY = AnyNode()
 _PLACE = attrgetter("place")
 # slurmctld looks this often for jobs beyond their limits.
 _TIMEOUT_LOOK_S = 30.0
@@ -374,9 +372,7 @@ class Controller(Nodes):
             site.bookings,
             now_s,
             site.scheduler,
-            kept={},
             weights=site.weights,
-            leaving=_ANY,
             backed_off=(),
             choice=self.backfilled,
             plan_choice=self.plan_choice,

@@ -14,7 +14,6 @@ from bftd.pool.backfill.planner import simulate
 from bftd.pool.claims import COUNTED_ON_S, SHORTEST_JOB_S
 from bftd.pool.earmarks import EarmarkMemory, Prediction, awake, earmark_wait_s, follow, has_time
 from bftd.pool.prediction import expected_starts, unlikely, with_users
-from bftd.pool.victims import AnyNode
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.lines import WaitingJob
 from bftd.simulation.slurm.nodes import bits
@@ -23,7 +22,6 @@ from slurm_plugin.read.types import Job
 # bftd looks this often for what time alone changes.
 _LOOK_MOST_S = 60.0
 _EARMARKS_MOST_S = 5.0
-_ANY = AnyNode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +196,7 @@ class Harvester:
             site.bookings,
             now_s,
             replace(site.scheduler, read=True),
-            kept={key_: site.numbering.mask(one.nodes) for key_, one in memory.kept.items()},
             weights=site.weights,
-            leaving=_ANY,
             backed_off=unlikely(memory, jobs, now_s),
         )
         starts = expected_starts(entries, outcome, ready)

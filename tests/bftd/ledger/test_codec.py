@@ -8,11 +8,11 @@ from bftd.core.model.domain import PoolView, State
 from bftd.ledger import codec
 from bftd.protocol.registration import Registration
 from bftd.protocol.requirements import Requirements
-from tests.bftd.core.planning.test_victims import lease, state, trainer
+from tests.bftd.builders import leased, state_of, trainer
 
 
 def test_what_is_encoded_is_what_a_plain_copy_of_all_fields_is() -> None:
-    full: State = state([trainer("1"), trainer("2", sizes=(2, 4))], [lease("n1", "1", job_id="7")], pool=PoolView())
+    full: State = state_of([trainer("1"), trainer("2", sizes=(2, 4))], [leased("n1", "1", job_id="7")], pool=PoolView())
     for item in (full, full.trainers["1"], full.trainers["2"], full.leases["n1.1"], full.usage, full.settings):
         assert codec.encode(item) == dataclasses.asdict(item)
 

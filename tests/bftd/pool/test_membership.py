@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import Earmark, PoolView
 from bftd.core.model.events import PoolObserved
-from bftd.pool.backfill.model import lowest
 from bftd.pool.claims import COUNTED_ON_S
 from bftd.pool.harvest import Harvest
 from bftd.pool.idle_filter import IdleWatch
 from bftd.pool.membership import SUSPECT_MOST_S, UNHEARD_KEPT_S, PoolMemory, observe
 from bftd.pool.synthetic import idle_nodes
-from bftd.pool.victims import AnyNode, Chooser
 from slurm_plugin.read.types import Job, JobRequest, Node, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, Core, Pool, granted, job, members, node, pilot, registration
 from tests.support.messages import says, wording
@@ -340,18 +338,18 @@ LEASED: dict[str, str | None] = {"n1": "71", "n2": "72"}
 PILOTS = [pilot("71", "n1"), pilot("72", "n2")]
 
 
-def test_a_job_that_could_start_without_pilots_gets_the_idle_nodes_first_and_pilots_leave_the_rest() -> None:
+def test_pilots_leave_the_nodes_that_a_job_would_have_without_them() -> None:
     pool = Pool()
     for _ in range(2):
         before = pool.see(BUSY, PILOTS, LEASED)
     assert members(before) == {"n1", "n2", "n3"}
     view = pool.see(BUSY, [*PILOTS, job("9", node_count=2)], LEASED)
-    assert members(view) == {"n2"}
-    assert [view.nodes[name].why for name in ("n1", "n3")] == [
+    assert members(view) == {"n3"}
+    assert [view.nodes[name].why for name in ("n1", "n2")] == [
         "is left to " + wording("pool.judgement.job_that_can_start", job=9)
     ] * 2
     assert view.nodes["n1"].wanted
-    assert view.earmarks == {"9": Earmark("9", ("n1", "n3"), pool.time_s, leaving=("n1",))}
+    assert view.earmarks == {"9": Earmark("9", ("n1", "n2"), pool.time_s, leaving=("n1", "n2"))}
     assert view.version == before.version + 1
 
 
@@ -425,21 +423,6 @@ def test_the_rest_of_an_array_keeps_its_nodes_as_its_tasks_start() -> None:
     view = pool.see(shown, [runs, job("9_[2-3]")])
     assert view.earmarks["9"].nodes == tuple(rest)
     assert [over.end for over in view.earmarks_over] == ["started"]
-
-
-class Last:
-    """Of leased nodes the last ones leave."""
-
-    def chooser(self, bit: Mapping[str, int]) -> Chooser:
-        return lambda mask, count, already: mask & ~lowest(mask, mask.bit_count() - count)
-
-
-def test_of_leased_nodes_those_leave_that_the_core_would_miss_least() -> None:
-    nodes = [node("n1", "ALLOCATED"), node("n2", "ALLOCATED")]
-    snapshot = Snapshot(1000.0, {one.name: one for one in nodes}, (*PILOTS, job("9")), ())
-    for leaving, left in ((AnyNode(), "n1"), (Last(), "n2")):
-        _, view = observe(PoolMemory(), snapshot, PoolConfig(), Harvest.of(PARTITION), LEASED, {}, leaving)
-        assert view.earmarks["9"].leaving == (left,)
 
 
 def test_a_site_may_leave_the_earmarking_to_slurm() -> None:

@@ -26,7 +26,6 @@ from bftd.core.invariants import validate_state
 from bftd.core.model.domain import Action, Decided, State
 from bftd.core.model.events import Configured, Event, Finished, Heard, PoolObserved, Registered, Tick
 from bftd.core.model.pause import Pause
-from bftd.core.planning import victims
 from bftd.daemon.process import ledger_path
 from bftd.ledger.file import Ledger
 from bftd.pool import membership
@@ -178,7 +177,6 @@ class LiveSite:
             Harvest.of(PARTITION),
             {lease.node: lease.job_id for lease in placed},
             {},
-            victims.of(service.core),
         )
         service.apply(*told, PoolObserved(now_s, view))
         for event in self.imaginary.obey(now_s, service.core.leases.values()):

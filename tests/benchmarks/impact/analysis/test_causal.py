@@ -21,6 +21,14 @@ def test_a_job_that_starts_long_after_a_preemption_for_it_has_lost_its_slot() ->
     assert [one["job"] for one in found["slots_lost_why"]] == [1]
 
 
+def test_giving_back_takes_from_the_preemption_to_the_allocation_by_the_main_scheduler() -> None:
+    quick = job(0, 0.0, 1.0, 5.0, preempt_s=0.6, allocated_s=0.7, started_by="main")
+    slow = job(1, 0.0, 1.2, 5.0, preempt_s=0.6, allocated_s=0.9, started_by="main")
+    late = job(2, 0.0, 31.0, 40.0, preempt_s=0.6, allocated_s=30.9, started_by="backfill")
+    found = figures([run("B", 0, quick, slow, late, job(3, 0.0, 1.0, 5.0, preempt_s=0.6))])["give_back_s"]
+    assert (found["jobs"], found["median"], found["max"]) == (2, pytest.approx(0.2), pytest.approx(0.3))
+
+
 def test_a_job_starts_on_harvested_nodes_where_a_pilot_had_one_while_it_waited_and_nobody_after() -> None:
     waited = job(0, 10.0, 30.0, 50.0, nodes=("n1", "n2"))
     left = PilotRow("n2", 5.0, 20.0)

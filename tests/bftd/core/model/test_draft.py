@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from bftd.core.model.domain import Lease, PoolNode
 from bftd.core.model.draft import Draft
-from tests.bftd.core.planning.test_victims import lease, state, trainer
+from tests.bftd.builders import leased, state_of, trainer
 
 
 class Counted(dict[str, Lease]):
@@ -23,7 +23,7 @@ class Counted(dict[str, Lease]):
 def test_the_leases_of_each_of_many_trainers_are_found_without_a_look_through_those_of_all() -> None:
     """500 trainers' reports took a second at each poll: all leases were looked through for each of them."""
     trainers = [trainer(str(number)) for number in range(20)]
-    turn = Draft(state(trainers, [lease(f"n{number}", str(number % 20)) for number in range(60)]), 10_000.0)
+    turn = Draft(state_of(trainers, [leased(f"n{number}", str(number % 20)) for number in range(60)]), 10_000.0)
     turn.leases = counted = Counted(turn.leases)
     for one in trainers:
         assert [item.node for item in turn.leases_of(one.id)] == [f"n{int(one.id) + more}" for more in (0, 20, 40)]
@@ -31,7 +31,9 @@ def test_the_leases_of_each_of_many_trainers_are_found_without_a_look_through_th
 
 
 def test_leases_that_are_granted_changed_and_ended_meanwhile_are_known_by_their_trainer() -> None:
-    turn = Draft(state([trainer("1"), trainer("2")], [lease("n1", "1"), lease("n2", "2"), lease("n3", "1")]), 10_000.0)
+    turn = Draft(
+        state_of([trainer("1"), trainer("2")], [leased("n1", "1"), leased("n2", "2"), leased("n3", "1")]), 10_000.0
+    )
     for _ in range(3):
         assert [item.node for item in turn.leases_of("1")] == ["n1", "n3"]
     turn.end(turn.leases["n1.1"], "")

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from bftd.pool.backfill.model import Booking, Component, JobEnd, Numbering, PlannerOutcome, QueueEntry
 from bftd.pool.backfill.planner import simulate
-from bftd.pool.victims import AnyNode, Leaving
 from slurm_plugin.read.types import Scheduler
 
 # A whole minute, so that times of examples can be read.
@@ -43,10 +42,8 @@ class Cluster:
     ends: Mapping[float, int] | Sequence[tuple[float, int]] = field(default_factory=dict)
     bookings: Sequence[tuple[int, float, float]] = ()
     scheduler: Scheduler = field(default_factory=Scheduler)
-    kept: Mapping[str, int] = field(default_factory=dict)
     weights: Sequence[int] | None = None
     backed_off: Collection[str] = ()
-    leaving: Leaving = field(default_factory=AnyNode)
 
     def arguments(self) -> dict[str, Any]:
         everything = (1 << self.size) - 1
@@ -62,13 +59,12 @@ class Cluster:
             "bookings": [Booking(mask, NOW + start, NOW + end) for mask, start, end in self.bookings],
             "now_s": NOW,
             "scheduler": self.scheduler,
-            "kept": self.kept,
             "weights": [everything] if self.weights is None else self.weights,
             "backed_off": self.backed_off,
         }
 
     def look(self, *queue: QueueEntry) -> PlannerOutcome:
-        return simulate(list(queue), leaving=self.leaving, **self.arguments())
+        return simulate(list(queue), **self.arguments())
 
 
 def starts(outcome: PlannerOutcome) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 
@@ -66,21 +66,17 @@ def first_ones(nodes: Nodes, need: int) -> Nodes:
 Wish = tuple[Nodes, bool]  # nodes, and whether they are leased
 
 
-def choose(free: Nodes, part: Component, weights: Sequence[int], wishes: Sequence[Wish], count: int) -> Nodes:
+def choose(free: Nodes, part: Component, weights: Sequence[int], count: int) -> Nodes:
     required = members(part.required, count)
     need = max(1, part.need, len(required))
-    if part.contiguous:
-        places = windows(free, need, required)
-        if not wishes:  # Slurm's own choice: up from the first required node, or in the smallest run
-            run = min((run for run in runs(free) if len(run) >= need), key=len)
-            return places[-1] if required else frozenset(run[:need])
-        return max(places, key=lambda window: [len(window & wish) for wish, _ in wishes] + [-min(window)])
+    if part.contiguous:  # up from the first required node, or in the smallest run
+        run = min((run for run in runs(free) if len(run) >= need), key=len)
+        return windows(free, need, required)[-1] if required else frozenset(run[:need])
     chosen = set(required)
-    for wish, leased in (*wishes, (free, False)):
-        for weight in (*(members(mask, count) for mask in weights), free):
-            left = need - len(chosen)
-            if left > 0:
-                chosen |= (first_ones if leased else best_fit)((free & wish & weight) - chosen, left)
+    for weight in (*(members(mask, count) for mask in weights), free):
+        left = need - len(chosen)
+        if left > 0:
+            chosen |= best_fit((free & weight) - chosen, left)
     return frozenset(chosen)
 
 
@@ -179,7 +175,6 @@ class Cycle:
     ends: list[Leaves]
     bookings: Sequence[Booking]
     scheduler: Scheduler
-    kept: Mapping[str, int]
     weights: Sequence[int]
     starts: dict[str, Nodes] = field(default_factory=dict)
     plans: dict[str, tuple[float, Nodes]] = field(default_factory=dict)
@@ -188,7 +183,6 @@ class Cycle:
         self.count = len(self.numbering.names)
         self.all: Nodes = frozenset(range(self.count))
         self.space = Space([Slot(self.now, inf, self.all)])
-        self.shown = Space([Slot(self.now, inf, self.all)])
 
     def booked(self, begin: float, end: float) -> Nodes:
         """What reservations have at some time, both ends included."""
@@ -200,9 +194,9 @@ class Cycle:
                 found |= members(one.mask, self.count)
         return found
 
-    def reserve(self, space: Space, nodes: Nodes, start: float, limit: float) -> None:
+    def reserve(self, nodes: Nodes, start: float, limit: float) -> None:
         if start <= self.now + self.scheduler.window_s:
-            space.take(nodes, *self.steps(start, limit))
+            self.space.take(nodes, *self.steps(start, limit))
 
     def steps(self, start: float, limit: float) -> tuple[float, float]:
         step = self.scheduler.resolution_s
@@ -259,7 +253,7 @@ class Cycle:
                 return found
             if later is not None and start > later:
                 continue
-            chosen = choose(found[1], part, self.weights, (), self.count)
+            chosen = choose(found[1], part, self.weights, self.count)
             if start > self.now + self.scheduler.window_s:
                 return start, chosen
             if self.space.overlaps(chosen, *self.steps(start, limit)):
@@ -268,14 +262,10 @@ class Cycle:
             return start, chosen
         return None
 
-    def earmark(self, entry: QueueEntry, free: Nodes, limit: float) -> Nodes:
-        mine = members(self.kept.get(entry.id, 0), self.count)
-        good = self.shown.free(self.all, self.now, self.now + limit)
-        wishes = []
-        for among in (good, self.all):
-            wishes += [(among & mine - self.ours, False), (among - self.ours, False)]
-            wishes += [(among & mine & self.ours, False), (among & self.ours, True)]
-        return choose(free, entry.parts[0], self.weights, wishes, self.count)
+    def earmark(self, part: Component, free: Nodes) -> Nodes:
+        """The idle nodes that Slurm would choose, or else those that it would choose without pilots."""
+        idle = free - self.ours
+        return choose(idle if enough(idle, part, self.count) else free, part, self.weights, self.count)
 
     def consider(self, entry: QueueEntry, backed_off: Collection[str]) -> None:
         least = entry.least_s if entry.least_s < entry.limit_s else entry.limit_s
@@ -283,7 +273,7 @@ class Cycle:
         shows = entry.plan_s is not None and entry.plan_s > self.now
         if entry.barred or entry.id in backed_off:
             if shows:
-                self.reserve(self.space, plan, entry.plan_s or 0.0, least)
+                self.reserve(plan, entry.plan_s or 0.0, least)
             return
         begun = self.begun.setdefault(entry.id, 0)
         reserves = entry.reserves and not (self.scheduler.one_plan_a_job and entry.id in self.plans)
@@ -291,26 +281,24 @@ class Cycle:
         for _ in range(entry.count - begun):
             found = self.place(entry.parts[0], least, self.now)
             if found is not None and found[0] <= self.now:
-                chosen = self.earmark(entry, found[1], least)
+                chosen = self.earmark(entry.parts[0], found[1])
                 self.begun[entry.id] += 1
                 self.starts[entry.id] = self.starts.get(entry.id, frozenset()) | chosen
                 self.ready -= chosen
                 end = self.now + self.runs(chosen, least, entry.limit_s)
                 self.ends.append((end, rank(entry.id), chosen))
-                self.reserve(self.space, chosen, self.now, end - self.now)
+                self.reserve(chosen, self.now, end - self.now)
                 continue
             if not reserves:
                 return
             if found is None:
                 if shows:
-                    self.reserve(self.space, plan, entry.plan_s or 0.0, least)
+                    self.reserve(plan, entry.plan_s or 0.0, least)
                 return
             start, chosen = found
-            self.reserve(self.space, chosen, start, least)
+            self.reserve(chosen, start, least)
             if entry.id not in self.plans or start < self.plans[entry.id][0]:
                 self.plans[entry.id] = (start, chosen)
-            if shows:
-                self.reserve(self.shown, plan, entry.plan_s or 0.0, least)
             planned += 1
             if planned >= self.scheduler.array_most:
                 return
@@ -340,7 +328,6 @@ def simulate(
     now_s: float,
     scheduler: Scheduler,
     *,
-    kept: Mapping[str, int],
     weights: Sequence[int],
     backed_off: Collection[str] = (),
 ) -> Cycle:
@@ -349,7 +336,7 @@ def simulate(
     cycle = Cycle(
         numbering, now_s, members(ready, count), members(ours & ready, count),
         [(end.at_s, end.rank, members(end.mask & ~ready, count)) for end in ends],
-        bookings, scheduler, kept, weights,
+        bookings, scheduler, weights,
     )  # fmt: skip
     for entry in queue:
         cycle.consider(entry, backed_off)

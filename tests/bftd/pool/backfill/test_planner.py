@@ -14,9 +14,9 @@ from tests.bftd.pool.backfill.cases import MINUTE, NOW, Cluster, job, nodes, sta
 from tests.support.messages import says, wording
 
 
-def test_a_job_that_fits_gets_its_nodes_by_name_idle_ones_first() -> None:
+def test_a_job_that_fits_gets_its_nodes_by_name() -> None:
     found = Cluster(4, ours=nodes(0, 1)).look(job("a", 3))
-    assert found.now == {"a": nodes(0, 2, 3)}
+    assert found.now == {"a": nodes(0, 1, 2)}
     assert (found.later, found.looked, found.queued, found.cut) == ({}, 1, 1, "")
 
 
@@ -262,18 +262,11 @@ def test_a_shown_plan_is_kept_where_the_copy_finds_none() -> None:
     assert found.now == {"c": nodes(1)}
 
 
-def test_nodes_that_slurm_shows_as_planned_for_jobs_ahead_are_kept_last() -> None:
-    # the copy plans the first job on node 1, Slurm's last cycle planned it on node 0
-    cluster = Cluster(3, ready=nodes(0, 1), ends={600: nodes(2)}, ours=nodes(1))
-    first = job("first", 2, 60, allowed=nodes(1, 2), plan_s=NOW + 300, plan=nodes(0))
-    assert cluster.look(first, job("b", 1, 9)).now == {"b": nodes(1)}
-    assert cluster.look(first, job("b", 1, 4)).now == {"b": nodes(0)}
-
-
-def test_kept_nodes_stay_kept_and_those_of_jobs_that_are_gone_go_first() -> None:
-    cluster = Cluster(4, ours=-1, kept={"a": nodes(2), "gone": nodes(3)})
-    assert cluster.look(job("b", 1), job("a", 1)).now == {"b": nodes(3), "a": nodes(2)}
-    assert Cluster(4, kept={"a": nodes(2)}).look(job("a", 1)).now == {"a": nodes(2)}
+def test_a_job_is_given_the_nodes_that_it_would_have_without_pilots() -> None:
+    cluster = Cluster(6, ready=nodes(0, 1, 2, 4, 5), ends={600: nodes(3)}, ours=nodes(0, 1, 2, 4))
+    assert cluster.look(job("a", 2)).now == {"a": nodes(4, 5)}
+    assert cluster.look(job("a", 3), job("b", 2)).now == {"a": nodes(0, 1, 2), "b": nodes(4, 5)}
+    assert cluster.look(job("a", 1)).now == {"a": nodes(5)}, "an idle node suffices"
 
 
 def test_the_next_look_is_only_where_nodes_of_the_partition_become_free() -> None:
