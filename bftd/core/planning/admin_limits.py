@@ -7,7 +7,7 @@ nodes back at once, as Slurm would: they are then free within the bound that is 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from bftd.core.model import classes, growth_stops, messages
@@ -16,6 +16,7 @@ from bftd.core.model.domain import PoolNode, Settings, Trainer
 from bftd.core.model.draft import Draft
 from bftd.core.model.pause import Pause, Paused, Unpaused
 from bftd.core.planning import caps
+from bftd.core.planning.node_order import by_preference
 
 
 def pause(turn: Draft, event: Paused) -> None:
@@ -118,12 +119,12 @@ def _beyond_bound(turn: Draft, barred: dict[str, str], before: Set[str]) -> tupl
         return {}, turn.pool.bound
     pool = [node for node in turn.pool.nodes.values() if node.in_pool and node.name not in barred]
     leases = {lease.node: lease for lease in turn.leases.values()}
-    places = {name: place for place, name in enumerate(_best_kept(turn))}
+    order = {name: place for place, name in enumerate(by_preference(turn.pool.nodes))}
+    places = {name: place for place, name in enumerate(_best_kept(turn, order))}
 
-    def usefulness(node: PoolNode) -> tuple[int, bool, bool, float, int, str]:
-        window_s = -node.window_s if node.window_s is not None else float("-inf")
+    def usefulness(node: PoolNode) -> tuple[int, bool, bool, int]:
         place = places.get(node.name, len(places))
-        return place, turn.backs_off(node.name), node.name in before, window_s, len(node.name), node.name
+        return place, turn.backs_off(node.name), node.name in before, order[node.name]
 
     taken = [node for node in pool if node.name in leases]
     free = [node for node in pool if node.name not in leases]
@@ -186,12 +187,14 @@ def _kinds(turn: Draft, trainer: Trainer, mine: tuple[str, ...], free: dict[str,
     return tuple(name for name in names if free[name] >= wanted)[:1]
 
 
-def _best_kept(turn: Draft) -> list[str]:
+def _best_kept(turn: Draft, order: Mapping[str, int]) -> list[str]:
     """Return the nodes that trainers hold, in the order in which they are to be kept.
 
     Each trainer's least number comes first, by arrival, so that a lower bound suspends as few trainers as possible.
     """
-    held = turn.live_nodes()
+    held = {
+        id_: sorted(nodes, key=lambda name: order.get(name, len(order))) for id_, nodes in turn.live_nodes().items()
+    }
     trainers = [trainer for trainer in turn.trainers.values() if trainer.id in held]
     least = [name for trainer in trainers for name in held[trainer.id][: trainer.sizes.low]]
     return least + [name for trainer in trainers for name in held[trainer.id][trainer.sizes.low :]]

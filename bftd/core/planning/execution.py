@@ -20,7 +20,7 @@ from bftd.core.model.draft import Draft, is_silent
 from bftd.core.model.staggered_limits import StaggeredLimits
 from bftd.core.planning import caps
 from bftd.core.planning.caps import Ruling
-from bftd.core.planning.shrink_order import working_first
+from bftd.core.planning.node_order import working_first
 from bftd.core.scaling import learning
 from milp import Points
 
@@ -125,7 +125,9 @@ def _grantable(
         wanted = set(target)
         kept = sum(node in wanted for node in held.get(trainer.id, ()))
         free = [node for node in target if node not in taken][:left]
-        added[trainer.id] = free[: max(0, trainer.sizes.largest(kept + len(free)) - kept)]
+        more = max(0, trainer.sizes.largest(kept + len(free)) - kept)
+        # Slurm preempts the oldest pilots first: in this order those that it would take first without pilots
+        added[trainer.id] = free[:more][::-1]
         if trainer.id in resumes and added[trainer.id]:
             if places <= 0:
                 added[trainer.id] = []

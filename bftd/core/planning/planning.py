@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import compress
-from math import inf
 from operator import attrgetter
 
 import milp
 from bftd.core.model import classes, objective, solvers
 from bftd.core.model.decisions import MapKept, SolverReplaced
-from bftd.core.model.domain import Assignment, Planned, PoolNode, SolverFailed, Trainer
+from bftd.core.model.domain import Assignment, Planned, SolverFailed, Trainer
 from bftd.core.model.draft import Draft
 from bftd.core.model.solvers import FailedSolver
 from bftd.core.model.timing import SOLVER_REST_S
 from bftd.core.planning import caps, execution, first_nodes, probing
 from bftd.core.planning.caps import Ruling
-from bftd.core.planning.shrink_order import keep_working
+from bftd.core.planning.node_order import by_preference, keep_working
 from bftd.core.scaling import learning
 from milp import Curve, NodeSpec, Plan, Points, Problem, TrainerSpec
 
@@ -35,9 +33,7 @@ SOLVER_GAP = 1e-4
 CLASSES_GAP = 2e-3
 CLASSES_TIME_LIMIT_S = 0.25
 QUICK = "stepwise"
-# Read from thousands of nodes at a time.
-_IN_POOL, _WINDOW_S, _CLASS = attrgetter("in_pool"), attrgetter("window_s"), attrgetter("node_class")
-_CO_LOCATED, _UNHEARD = attrgetter("co_located"), attrgetter("unheard")
+_CLASS = attrgetter("node_class")
 
 
 def replan(turn: Draft, solve: Solve) -> None:
@@ -127,22 +123,6 @@ def _fitting(turn: Draft, trainer: Trainer, nodes: list[str]) -> list[str]:
 def usable_classes(turn: Draft, trainer: Trainer) -> tuple[str, ...]:
     """Return the classes of nodes that a trainer may use."""
     return classes.usable(turn.pool.classes, trainer.request.requirements, trainer.request.partition)
-
-
-def by_preference(pool: Mapping[str, PoolNode]) -> list[str]:
-    """Return the names of the pool's nodes, those that stay longest first, then n2 before n10.
-
-    Before all others come the nodes that regular jobs share, and those that have not answered Slurm: a trainer that has
-    one keeps it rather than another, as no other trainer could have it.
-    """
-    names = sorted(compress(pool, map(_IN_POOL, pool.values())))
-    names.sort(key=len)
-    if any(window_s is not None for window_s in set(map(_WINDOW_S, pool.values()))):
-        planned = {name: -node.window_s for name, node in pool.items() if node.window_s is not None}
-        names.sort(key=lambda name: planned.get(name, -inf))
-    if any(map(_CO_LOCATED, pool.values())) or any(map(_UNHEARD, pool.values())):
-        names.sort(key=lambda name: not (pool[name].co_located or pool[name].unheard))
-    return names
 
 
 def _solved(turn: Draft, problem: Problem, trainers: Sequence[Trainer], solve: Solve) -> Assignment:

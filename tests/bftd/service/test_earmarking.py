@@ -75,8 +75,8 @@ def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: 
         site.see(RUNS, BLOCKED, one)
         assert (site.told("1"), site.told("2")) == ({}, {}), "they train on until shortly before the cycle"
     site.see(RUNS, BLOCKED, one)
-    assert site.told("2") == {}
-    ((where, told),) = site.told("1").items()
+    assert site.told("1") == {}
+    ((where, told),) = site.told("2").items()
     assert where == "n1", "Slurm would take it if no pilot were there"
     assert not told.vacate
     assert told.leave_in_s == 1030.0 - 3.0 - site.now
@@ -84,7 +84,7 @@ def test_pilots_leave_at_a_steps_end_before_the_cycle_that_starts_the_job(site: 
         told.reason == f"{where} is left to " + wording("pool.judgement.job_that_can_start", job=4711) + ", by 00:17:07"
     )
     site.see(RUNS, BLOCKED, one)
-    site.end("1", where)
+    site.end("2", where)
     while site.now < 1029.0:
         site.see(RUNS, BLOCKED, one)
         assert where not in site.pilots.values(), "nobody gets it meanwhile"

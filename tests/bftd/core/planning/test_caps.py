@@ -14,7 +14,8 @@ from bftd.core.model.draft import Draft
 from bftd.core.model.events import Configured
 from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.core.planning.caps import at_caps, rule
-from bftd.core.planning.planning import build_problem, by_preference
+from bftd.core.planning.node_order import by_preference
+from bftd.core.planning.planning import build_problem
 from milp.errors import MilpError
 from tests.bftd.builders import Core, lease, names, registration
 from tests.support.messages import says, wording
@@ -141,7 +142,7 @@ def test_a_lower_cap_on_trainers_stops_those_that_came_last() -> None:
     assert [len(core.nodes(id_)) for id_ in "12"] == [2, 0]
     told = "train-2 " + wording(
         "core.sentences.suspended",
-        nodes="n[3-4]",
+        nodes="n[1-2]",
         why=wording("core.caps.at_cap", group="ann", most=1, things="trainer"),
     )
     assert told in core.sentences()
