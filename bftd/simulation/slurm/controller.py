@@ -219,7 +219,10 @@ class Controller(Nodes):
         for held in self._held.pop(waiting.job.number, ()):
             self._queue_up(held)
         self.news = self.news_for_pool = True
-        self.at(self.now_s + self.drawn(self.site.delays.look_after_job_s), self._look)
+        if waiting.job.epilog_s > 0.0:
+            self.at(self.now_s + self.drawn(self.site.delays.look_after_job_s), self._look)
+        else:
+            self._ask()
 
     def _outage(self, outage: Outage) -> None:
         """Begin or end an outage: jobs on nodes that go down wait again, or end."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.limits import Limits, Most, QosLimits, Running
 from bftd.simulation.slurm.model import JobRun
-from tests.bftd.simulation.slurm.test_controller import AT_ONCE, T0, job, ran, site
+from tests.bftd.simulation.slurm.test_controller import T0, job, ran, site
 
 LIMITS = Limits(
     qos={"small": QosLimits(group=Most(nodes=4), user=Most(jobs=1)), "wide": QosLimits(account=Most(jobs=2))},
@@ -112,8 +112,8 @@ def test_no_limit_is_ever_exceeded_and_every_job_runs(
 
 
 def test_a_backfill_cycle_starts_no_more_jobs_than_a_limit_allows() -> None:
-    late = replace(AT_ONCE, look_after_job_s=60.0)
-    where = site(delays=late, limits=Limits(qos={"q": QosLimits(group=Most(jobs=1))}), sched_interval_s=1e6)
+    limits = Limits(qos={"q": QosLimits(group=Most(jobs=1))})
+    where = site(limits=limits, sched_interval_s=1e6, batch_delay_s=1e6)
     _, first, second, other = ran(
         where, job(0, 4), job(1, 1, 10.0, qos="q"), job(2, 1, 11.0, qos="q"), job(3, 1, 12.0), phase_s=5.0
     )
