@@ -2,8 +2,9 @@
 
     python -m benchmarks.twin [--json] [--streams N] [--courses N] [--stretch N] [--plain] [--jobs N]
 
-Each stream is that of the impact benchmark with another seed. It runs `--courses` times each without bftd, without
-bftd but on nodes at random, and with bftd. The unit of every interval is the stream.
+Each stream is that of the impact benchmark with another seed. It runs `--courses` times each without bftd, so but on
+nodes at random, so but with an allocation on every node at the beginning, and with bftd. The unit of every interval is
+the stream.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from bftd.simulation.slurm.courses import Control, Course, Difference, course
 from bftd.simulation.slurm.harvester import HarvestSettings
 
 STREAMS, COURSES = 300, 2
+# The live benchmark's allocations have a limit of a minute, for which slurmctld looks every half a minute.
+HELD_S = 75.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class Condition:
 CONDITIONS = (
     Condition("without bftd, again"),
     Condition("nodes at random, without bftd", control="random"),
+    Condition("every node held at the beginning, without bftd", HarvestSettings(only_s=HELD_S)),
     Condition("bftd", HarvestSettings()),
     Condition("bftd, preempt_youngest_first", HarvestSettings(), youngest_first=True),
     Condition("bftd without earmarks", HarvestSettings(PoolConfig(earmark=False))),

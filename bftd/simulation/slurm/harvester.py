@@ -28,12 +28,13 @@ _EARMARKS_MOST_S = 5.0
 class HarvestSettings:
     """The pool's settings, and how often bftd looks at Slurm; pilots of one poll start in the order of the nodes.
 
-    If `until_s` is given, pilots are only on the nodes at the beginning, end then, and no others come.
+    With `only_s` there is no bftd, only an allocation on each idle node at the beginning, in an order by chance, that
+    ends after so many seconds unless Slurm preempts it.
     """
 
     pool: PoolConfig = field(default_factory=PoolConfig)
     poll_s: float = 1.0
-    until_s: float | None = None
+    only_s: float | None = None
 
 
 class Harvester:
@@ -60,8 +61,11 @@ class Harvester:
     def _begin(self, _: object) -> None:
         controller, settings = self._controller, self._settings
         self._grant(controller.idle)
-        if settings.until_s is not None:
-            controller.at(settings.until_s, self._expire)
+        if settings.only_s is not None:
+            ages_s = list(controller.pilot_age.values())
+            controller.random.shuffle(ages_s)
+            controller.pilot_age = dict(zip(controller.pilot_age, ages_s, strict=True))
+            controller.at(controller.now_s + settings.only_s, self._expire)
         else:
             controller.at(controller.now_s + settings.poll_s * controller.random.random(), self._poll)
 

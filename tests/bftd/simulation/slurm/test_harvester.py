@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import floor
 
-from benchmarks.twin.streams import Shape, stream_on
+from benchmarks.twin.streams import BEGIN_S, Shape, stream_on
 from bftd.config.keys import PoolConfig
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
@@ -129,11 +129,21 @@ def test_earmarks_save_most_preemptions() -> None:
     assert preemptions[True] < 0.7 * preemptions[False]
 
 
-def test_pilots_that_nobody_renews_leave_at_their_time() -> None:
+def test_allocations_of_the_beginning_hold_every_node_and_end_at_their_time() -> None:
     site, jobs = stream_on(SLOW.site(), SLOW, 1)
     controller = Controller(site, jobs, 1)
-    harvester = Harvester(controller, HarvestSettings(until_s=jobs[0].submit_s + 60.0))
+    harvester = Harvester(controller, HarvestSettings(only_s=60.0))
     harvester.begin(jobs[0].submit_s - 5.0)
     controller.run(14.6)
     assert not controller.pilots
-    assert 0.0 < harvester.node_s <= 65.1 * len(site.numbering.names)
+    assert 0.0 < harvester.node_s <= 60.1 * len(site.numbering.names)
+
+
+def test_the_order_of_those_allocations_is_chance() -> None:
+    orders = set()
+    for seed in range(4):
+        controller = Controller(SLOW.site(), stream_on(SLOW.site(), SLOW, 1)[1], seed)
+        Harvester(controller, HarvestSettings(only_s=60.0)).begin(BEGIN_S - 5.0)
+        controller.run(until_s=BEGIN_S - 4.0)
+        orders.add(tuple(sorted(controller.pilot_age, key=controller.pilot_age.__getitem__)))
+    assert len(orders) == 4
