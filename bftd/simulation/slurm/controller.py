@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from math import exp, floor, inf, isfinite
+from math import ceil, exp, floor, inf, isfinite
 from operator import attrgetter
 from random import Random
 from typing import Any
@@ -29,6 +29,8 @@ from bftd.simulation.slurm.nodes import NodeChoice, Nodes, bits
 # With nothing changed no job can start, except for what time alone brings: backfill looks at least so often.
 _LOOK_MOST_S = 600.0
 _PLACE = attrgetter("place")
+# slurmctld's background loop sleeps ten times a tenth of a second between its rounds.
+_TICK_S = 1.0035
 # slurmctld looks this often for jobs beyond their limits.
 _TIMEOUT_LOOK_S = 30.0
 # A job whose node failed is eligible again after this, when its credential has expired.
@@ -64,8 +66,8 @@ class Controller(Nodes):
         self._asked = False
         self._looked_s = self._backfilled_s = -inf
         self._tick_s: float | None = None
-        self._tick_phase = self.random.random()
-        self._full_phase = site.sched_interval_s * self.random.random()
+        self._full_s = self._limits_s = 0.0
+        self._full_every_s = ceil(site.sched_interval_s / _TICK_S) * _TICK_S
         for job in jobs:
             waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
@@ -81,22 +83,32 @@ class Controller(Nodes):
         spread = self.site.delays.spread
         return mean_s * exp(self.random.gauss(-spread * spread / 2.0, spread)) if mean_s > 0.0 and spread else mean_s
 
-    def run(self, backfill_phase_s: float | None = None, until_s: float = inf) -> list[JobRun]:
+    def run(
+        self,
+        backfill_phase_s: float | None = None,
+        until_s: float = inf,
+        *,
+        full_phase_s: float | None = None,
+        limits_phase_s: float | None = None,
+    ) -> list[JobRun]:
         """Go on until every job has ended, or to a time; a job that can never start keeps its infinite times.
 
-        The first backfill cycle begins `backfill_phase_s` after the first submission; drawn if it is not given.
+        The first backfill cycle begins `backfill_phase_s` after the first submission, the main scheduler's first look
+        at the whole queue `full_phase_s` after it, and the first look for jobs beyond their limits `limits_phase_s`;
+        drawn if they are not given.
         """
         if not self.runs:
             return []
         begin_s = min(run.job.submit_s for run in self.runs)
-        phase_s = (
-            self.site.scheduler.interval_s * self.random.random() if backfill_phase_s is None else backfill_phase_s
-        )
+        phase_s = self._phase(backfill_phase_s, self.site.scheduler.interval_s)
+        self._full_s = begin_s + self._phase(full_phase_s, self._full_every_s)
+        self._limits_s = begin_s + self._phase(limits_phase_s, _TIMEOUT_LOOK_S)
+        self._looked_s = self._full_s - self._full_every_s
         self.at(begin_s + phase_s, self._backfill)
         for booking in self.site.bookings:
             for time_s in (booking.start_s, booking.end_s):
                 if begin_s <= time_s < inf:
-                    self.at(time_s + self._tick_phase, self._look)
+                    self.at(time_s + self.random.random(), self._look)
         for outage in self.site.outages:
             if outage.end_s > begin_s:
                 self.at(outage.start_s, self._outage, outage)
@@ -111,6 +123,10 @@ class Controller(Nodes):
             self.now_s = time_s
             act(what)
         return self.runs
+
+    def _phase(self, phase_s: float | None, every_s: float) -> float:
+        drawn_s = every_s * self.random.random()
+        return drawn_s if phase_s is None else phase_s
 
     def _is_stuck(self, time_s: float) -> bool:
         """Whether nothing can change any more: what waits then waits for ever."""
@@ -169,7 +185,7 @@ class Controller(Nodes):
         now_s, run, delays = self.now_s, waiting.run, self.site.delays
         run.nodes, run.start_s, run.by = mask, now_s, by
         run.first_line_s = now_s + self.drawn(delays.first_line_s)
-        run.end_s = run.first_line_s + self._run_s(waiting.job) + self.drawn(delays.idle_s)
+        run.end_s = self._over_s(waiting) + self.drawn(delays.idle_s)
         self.busy |= mask
         for line in waiting.lines:
             line.plan_s, line.plan = None, 0
@@ -180,10 +196,15 @@ class Controller(Nodes):
         self.news = self.news_for_pool = True
         self.at(run.end_s, self._end, waiting)
 
-    def _run_s(self, job: SimulatedJob) -> float:
-        """Return how long a job runs; Slurm ends one that has run on for too long beyond its limit."""
-        over_s = job.limit_s + self.site.over_time_limit_s
-        return job.run_s if job.run_s <= over_s else over_s + _TIMEOUT_LOOK_S * self.random.random()
+    def _over_s(self, waiting: WaitingJob) -> float:
+        """Return when a job ends; Slurm ends one that runs on for too long beyond its limit when it looks next."""
+        run, job = waiting.run, waiting.job
+        over_s = run.start_s + job.limit_s + self.site.over_time_limit_s
+        end_s = run.first_line_s + job.run_s
+        if end_s <= over_s:
+            return end_s
+        look_s = ceil((over_s - self._limits_s) / _TIMEOUT_LOOK_S) * _TIMEOUT_LOOK_S + self._limits_s
+        return min(end_s, look_s)
 
     def _end(self, waiting: WaitingJob) -> None:
         if waiting.run.end_s != self.now_s:
@@ -270,16 +291,16 @@ class Controller(Nodes):
             self._tick_at(self.now_s)
 
     def _tick_at(self, after_s: float) -> None:
-        self._tick_s = floor(after_s - self._tick_phase + 1e-6) + 1 + self._tick_phase
+        self._tick_s = (floor((after_s - self._full_s) / _TICK_S + 1e-6) + 1) * _TICK_S + self._full_s
         self.at(self._tick_s, self._tick, self._tick_s)
 
     def _tick(self, due_s: float) -> None:
         if due_s != self._tick_s:
             return
         self._tick_s = None
-        now_s, interval_s = self.now_s, self.site.sched_interval_s
-        full_s = floor((now_s - self._full_phase) / interval_s) * interval_s + self._full_phase
-        if full_s > self._looked_s or (self._asked and now_s - self._looked_s >= self.site.batch_delay_s):
+        now_s, every_s = self.now_s, self._full_every_s
+        full_s = floor((now_s - self._full_s) / every_s + 1e-6) * every_s + self._full_s
+        if full_s > self._looked_s + 1e-3 or (self._asked and now_s - self._looked_s >= self.site.batch_delay_s):
             self._asked = False
             self._looked_s = now_s
             self._look(None)
@@ -287,7 +308,7 @@ class Controller(Nodes):
             self._tick_at(now_s)
         elif self.queue:
             # the next look at the whole queue
-            self._tick_at(max(full_s + interval_s - 1.0, now_s))
+            self._tick_at(max(full_s + every_s - _TICK_S / 2.0, now_s))
 
     def _look(self, _: object) -> None:
         """Go through the queue once."""
