@@ -16,6 +16,7 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import floor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,9 +24,10 @@ from typing import Any
 from bftd.pool.backfill.model import Booking, Component
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.limits import Limits, Most, QosLimits
-from bftd.simulation.slurm.model import Outage, SimulatedJob, SimulatedPartition, SimulatedSite
+from bftd.simulation.slurm.model import Delays, Outage, SimulatedJob, SimulatedPartition, SimulatedSite
 from bftd.simulation.slurm.priority import ROOT, Association, Multifactor
 from bftd.simulation.slurm.switches import Switch
+from slurm_plugin.read.scheduler import is_newer
 from slurm_plugin.read.types import Scheduler
 
 RECORDINGS = Path(__file__).parents[1] / "results" / "twin"
@@ -33,6 +35,8 @@ NODES, COURSES = 8, 20
 INTERVAL_S = 5.0
 _ALL = (1 << NODES) - 1
 _EPILOG_S = 12.0
+# From a job's start to its end beyond its own time, and from there to idle nodes, by the controllers' logs.
+_DELAYS = Delays(first_line_s=0.055, idle_s=0.015)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,30 +285,43 @@ def drawn(feature: Feature, seed: int) -> list[StreamJob]:
 def simulated(recording: FeatureRecording, seed: int, *, on: bool = True) -> list[StreamJob]:
     """Run a recording's stream on the simulated cluster, with the feature on or off."""
     feature, jobs = FEATURES[recording.feature], recording.jobs
-    site = replace(SimulatedSite.of(NODES), scheduler=Scheduler(interval_s=INTERVAL_S))
+    newer = is_newer(recording.release)
+    # On a busy machine the rounds of 22.05's background loop take longer.
+    looked_s = recording.full_s - recording.look_s
+    site = replace(
+        SimulatedSite.of(NODES),
+        scheduler=Scheduler(interval_s=INTERVAL_S, newer=newer),
+        tick_s=1.0 if newer else looked_s / floor(looked_s / 1.003),
+        cycle_s=0.001,
+        delays=_DELAYS,
+    )
     if on:
-        outages, bookings = _outages(feature.changes), [_booking(one) for one in feature.reserved]
+        outages = _outages(feature.changes, recording.begin_s)
+        bookings = [_booking(one, recording.begin_s) for one in feature.reserved]
         site = replace(site, **{**feature.site, "outages": outages, "bookings": bookings})
     else:
         site = replace(site, **feature.without)
-    submitted = [_job(job, feature, site, on) for job in jobs]
+    submitted = [_job(job, feature, site, on, recording.begin_s) for job in jobs]
     runs = Controller(site, submitted, seed).run(
-        recording.backfill_s, full_phase_s=recording.full_s, limits_phase_s=recording.limits_s
+        recording.backfill_s,
+        look_phase_s=recording.look_s,
+        full_phase_s=recording.full_s,
+        limits_phase_s=recording.limits_s,
     )
     return [
-        replace(job, start_s=run.start_s, on=tuple(site.numbering.of_mask(run.nodes)))
+        replace(job, start_s=run.start_s - recording.begin_s, on=tuple(site.numbering.of_mask(run.nodes)))
         for job, run in zip(jobs, runs, strict=True)
     ]
 
 
-def _job(job: StreamJob, feature: Feature, site: SimulatedSite, on: bool) -> SimulatedJob:
+def _job(job: StreamJob, feature: Feature, site: SimulatedSite, on: bool, begin_s: float) -> SimulatedJob:
     made = SimulatedJob(
         number=job.number,
-        submit_s=job.at_s,
+        submit_s=begin_s + job.at_s,
         run_s=job.run_s,
         limit_s=60.0 * job.limit_min,
         component=Component(_ALL, job.nodes, within=_ALL),
-        eligible_s=job.at_s + job.begin_s if job.begin_s else 0.0,
+        eligible_s=begin_s + job.at_s + job.begin_s if job.begin_s else 0.0,
         after=() if job.after is None else (job.after,),
         booked=job.booked,
         user=job.user,
@@ -316,14 +333,15 @@ def _job(job: StreamJob, feature: Feature, site: SimulatedSite, on: bool) -> Sim
     return made if on else replace(made, **feature.own)
 
 
-def _booking(one: Reserved) -> Booking:
-    return Booking(one.mask, one.start_s, one.start_s + 60.0 * one.length_min)
+def _booking(one: Reserved, begin_s: float) -> Booking:
+    start_s = begin_s + one.start_s
+    return Booking(one.mask, start_s, start_s + 60.0 * one.length_min)
 
 
-def _outages(changes: Sequence[Change]) -> list[Outage]:
+def _outages(changes: Sequence[Change], begin_s: float) -> list[Outage]:
     ends_s = {one.node: one.at_s for one in changes if one.state == "RESUME"}
     return [
-        Outage(1 << one.node - 1, one.at_s, ends_s[one.node], drained=one.state == "DRAIN")
+        Outage(1 << one.node - 1, begin_s + one.at_s, begin_s + ends_s[one.node], drained=one.state == "DRAIN")
         for one in changes
         if one.state != "RESUME"
     ]
@@ -331,16 +349,18 @@ def _outages(changes: Sequence[Change]) -> list[Outage]:
 
 @dataclass(frozen=True, slots=True)
 class FeatureRecording:
-    """A stream as a cluster ran it.
+    """A stream as a cluster ran it, from `begin_s` (unix seconds) on.
 
-    Three things come regularly; each is given as the time of its first after the first submission: backfill cycles,
-    looks of the main scheduler at the whole queue, and looks for jobs beyond their limits.
+    Four things come regularly; each is given as the time of its first after the first submission: backfill cycles,
+    looks of the main scheduler, its looks at the whole queue, and looks for jobs beyond their limits.
     """
 
     feature: str
     release: str
     seed: int
+    begin_s: float
     backfill_s: float
+    look_s: float
     full_s: float
     limits_s: float
     jobs: tuple[StreamJob, ...]
@@ -415,8 +435,7 @@ def agreement(real: Sequence[StreamJob], courses: Sequence[Sequence[StreamJob]])
 
 def likeness(recording: FeatureRecording, courses: int = COURSES) -> FeatureLikeness:
     """Compare a recording with courses of its simulation, with the feature and without it."""
-    # Slurm tells starts in whole seconds
-    real = [replace(job, start_s=job.start_s + 0.5) for job in recording.jobs]
+    real = recording.jobs
     with_it, without_it = (
         agreement(real, [simulated(recording, seed, on=on) for seed in range(courses)]) for on in (True, False)
     )

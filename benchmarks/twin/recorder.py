@@ -46,6 +46,7 @@ SlurmctldDebug=debug2
 """
 _WORD = re.compile(r"(?:^| )(\w+)=(\S+)")
 _RELEASE = re.compile(r"slurmctld version (\d+\.\d+\.\d+)")
+_START = re.compile(r"\[(\S+)\] (?:sched: Allocate|sched/backfill: _start_job: Started) JobId=(\d+) ")
 _WAIT_S, _MOST_S = 150.0, 900.0
 _DONE = {"COMPLETED", "TIMEOUT"}
 
@@ -104,25 +105,26 @@ def recorded(name: str, seed: int, log: Path | None = None) -> FeatureRecording:
                 log.write_text(cluster.log.read_text(errors="replace"))
     if (release := _RELEASE.search(said)) is None:
         raise SandboxError("the controller's log does not tell its release")
+    starts_s = {id_: datetime.fromisoformat(at).timestamp() for at, id_ in _START.findall(said)}
     found = tuple(
         replace(
             job,
-            start_s=round(float(rows[id_]["StartTime"]) - begin_s, 3),
+            start_s=round(starts_s[id_] - begin_s, 3),
             on=tuple(expand(rows[id_]["NodeList"])),
         )
         for id_, job in zip(ids, jobs, strict=True)
     )
-    return FeatureRecording(name, release[1], seed, *phases(said, begin_s), found)
+    return FeatureRecording(name, release[1], seed, round(begin_s, 3), *phases(said, begin_s), found)
 
 
-def phases(said: str, begin_s: float) -> tuple[float, float, float]:
-    """Return the first backfill cycle, look at the whole queue and look at limits after the beginning, by the log."""
+def phases(said: str, begin_s: float) -> tuple[float, float, float, float]:
+    """Return when a log tells first of a backfill cycle, a look, one at the whole queue, and one at limits."""
     firsts = [min(one.begin_s for one in cycles(said.splitlines()) if one.begin_s > begin_s)]
-    for like in ("Running job scheduler for full queue", "Testing job time limits"):
+    for like in ("Running job scheduler", "Running job scheduler for full queue", "Testing job time limits"):
         times_s = (datetime.fromisoformat(at).timestamp() for at in re.findall(rf"\[(\S+)\] .*{like}", said))
         firsts.append(min(at_s for at_s in times_s if at_s > begin_s))
-    backfill_s, full_s, limits_s = (round(first_s - begin_s, 3) for first_s in firsts)
-    return backfill_s, full_s, limits_s
+    backfill_s, look_s, full_s, limits_s = (round(first_s - begin_s, 3) for first_s in firsts)
+    return backfill_s, look_s, full_s, limits_s
 
 
 def _await_line(log: Path, like: str) -> None:

@@ -29,8 +29,6 @@ from bftd.simulation.slurm.nodes import NodeChoice, Nodes, bits
 # With nothing changed no job can start, except for what time alone brings: backfill looks at least so often.
 _LOOK_MOST_S = 600.0
 _PLACE = attrgetter("place")
-# slurmctld's background loop sleeps ten times a tenth of a second between its rounds.
-_TICK_S = 1.0035
 # slurmctld looks this often for jobs beyond their limits.
 _TIMEOUT_LOOK_S = 30.0
 # A job whose node failed is eligible again after this, when its credential has expired.
@@ -66,8 +64,8 @@ class Controller(Nodes):
         self._asked = False
         self._looked_s = self._backfilled_s = -inf
         self._tick_s: float | None = None
-        self._full_s = self._limits_s = 0.0
-        self._full_every_s = ceil(site.sched_interval_s / _TICK_S) * _TICK_S
+        self._ticks_s = self._full_s = self._limits_s = 0.0
+        self._full_every_s = ceil(site.sched_interval_s / site.tick_s) * site.tick_s
         for job in jobs:
             waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
@@ -88,14 +86,15 @@ class Controller(Nodes):
         backfill_phase_s: float | None = None,
         until_s: float = inf,
         *,
+        look_phase_s: float | None = None,
         full_phase_s: float | None = None,
         limits_phase_s: float | None = None,
     ) -> list[JobRun]:
         """Go on until every job has ended, or to a time; a job that can never start keeps its infinite times.
 
-        The first backfill cycle begins `backfill_phase_s` after the first submission, the main scheduler's first look
-        at the whole queue `full_phase_s` after it, and the first look for jobs beyond their limits `limits_phase_s`;
-        drawn if they are not given.
+        The first backfill cycle begins `backfill_phase_s` after the first submission, the main scheduler looks first
+        `look_phase_s` after it, and because its interval is over `full_phase_s` after it. slurmctld looks first for
+        jobs beyond their limits `limits_phase_s` after it. What is not given is drawn.
         """
         if not self.runs:
             return []
@@ -103,7 +102,8 @@ class Controller(Nodes):
         phase_s = self._phase(backfill_phase_s, self.site.scheduler.interval_s)
         self._full_s = begin_s + self._phase(full_phase_s, self._full_every_s)
         self._limits_s = begin_s + self._phase(limits_phase_s, _TIMEOUT_LOOK_S)
-        self._looked_s = self._full_s - self._full_every_s
+        self._ticks_s = begin_s + self._phase(look_phase_s, self.site.tick_s)
+        self._looked_s = self._ticks_s - self.site.batch_delay_s
         self.at(begin_s + phase_s, self._backfill)
         for booking in self.site.bookings:
             for time_s in (booking.start_s, booking.end_s):
@@ -291,7 +291,8 @@ class Controller(Nodes):
             self._tick_at(self.now_s)
 
     def _tick_at(self, after_s: float) -> None:
-        self._tick_s = (floor((after_s - self._full_s) / _TICK_S + 1e-6) + 1) * _TICK_S + self._full_s
+        every_s = self.site.tick_s
+        self._tick_s = (floor((after_s - self._ticks_s) / every_s + 1e-6) + 1) * every_s + self._ticks_s
         self.at(self._tick_s, self._tick, self._tick_s)
 
     def _tick(self, due_s: float) -> None:
@@ -300,7 +301,7 @@ class Controller(Nodes):
         self._tick_s = None
         now_s, every_s = self.now_s, self._full_every_s
         full_s = floor((now_s - self._full_s) / every_s + 1e-6) * every_s + self._full_s
-        if full_s > self._looked_s + 1e-3 or (self._asked and now_s - self._looked_s >= self.site.batch_delay_s):
+        if full_s > self._looked_s + 1e-3 or (self._asked and now_s - self._looked_s + 1e-6 >= self.site.batch_delay_s):
             self._asked = False
             self._looked_s = now_s
             self._look(None)
@@ -308,7 +309,7 @@ class Controller(Nodes):
             self._tick_at(now_s)
         elif self.queue:
             # the next look at the whole queue
-            self._tick_at(max(full_s + every_s - _TICK_S / 2.0, now_s))
+            self._tick_at(max(full_s + every_s - self.site.tick_s / 2.0, now_s))
 
     def _look(self, _: object) -> None:
         """Go through the queue once."""

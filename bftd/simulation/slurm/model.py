@@ -84,8 +84,9 @@ class SimulatedSite:
     """The nodes, and the settings of slurmctld that decide which job starts when and where.
 
     `weights` are the nodes by ascending weight. The main scheduler looks at the whole queue every `sched_interval_s`
-    and after a submission, at most every `batch_delay_s`; after the end of a job it looks at once. A job for which
-    Slurm has preempted is not preempted for again for `lock_out_s` (KillWait and MessageTimeout).
+    and after a submission or the end of a job, at most every `batch_delay_s`, in the rounds of slurmctld's background
+    loop, which sleeps ten times a tenth of a second and so takes `tick_s`; after an epilog it looks at once. A job for
+    which Slurm has preempted is not preempted for again for `lock_out_s` (KillWait and MessageTimeout).
 
     Without `priority` the queue is in the order of submission (priority/basic). `limits` say which jobs may run beside
     each other, and `switches` are those of topology/tree. A job that would run on beyond its limit ends
@@ -98,6 +99,7 @@ class SimulatedSite:
     scheduler: Scheduler = field(default_factory=Scheduler)
     sched_interval_s: float = 60.0
     batch_delay_s: float = 3.0
+    tick_s: float = 1.0035
     cycle_s: float = 0.01
     youngest_first: bool = False
     lock_out_s: float = 40.0
