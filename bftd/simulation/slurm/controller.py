@@ -241,7 +241,7 @@ class Controller(Nodes):
             self._queue_up(held)
         self.news = self.news_for_pool = True
         if waiting.job.epilog_s > 0.0:
-            self.at(self.now_s + self.drawn(self.site.delays.look_after_job_s), self._look)
+            self.at(self.now_s + self.drawn(self.site.delays.look_after_epilog_s), self._look)
         else:
             self._ask()
 
@@ -255,7 +255,7 @@ class Controller(Nodes):
         if outage in begun and not outage.drained:
             for waiting in [one for one in self.running.values() if one.run.nodes & outage.mask]:
                 self._fail(waiting)
-        self.at(self.now_s + self.drawn(self.site.delays.look_after_job_s), self._look)
+        self._ask()
 
     def _fail(self, waiting: WaitingJob) -> None:
         run = waiting.run

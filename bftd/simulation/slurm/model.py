@@ -71,7 +71,7 @@ class Delays:
 
     first_line_s: float = 0.25  # from a job's allocation to its first line
     idle_s: float = 0.1  # from a job's last line to idle nodes
-    look_after_job_s: float = 0.35  # from a job's idle nodes to the main scheduler's look
+    look_after_epilog_s: float = 0.02  # from the end of an epilog to the look of the main scheduler
     look_after_pilot_s: float = 0.1
     give_back_s: float = 0.3  # from Slurm's preemption to idle nodes
     vacate_s: float = 0.2  # from bftd's look at Slurm to idle nodes, where pilots leave before Slurm asks
