@@ -323,7 +323,7 @@ def _job(job: StreamJob, feature: Feature, site: SimulatedSite, on: bool, begin_
         run_s=job.run_s,
         limit_s=60.0 * job.limit_min,
         component=Component(_ALL, job.nodes, within=_ALL),
-        eligible_s=begin_s + job.at_s + job.begin_s if job.begin_s else 0.0,
+        eligible_s=floor(begin_s + job.at_s) + job.begin_s if job.begin_s else 0.0,
         after=() if job.after is None else (job.after,),
         booked=job.booked,
         user=job.user,

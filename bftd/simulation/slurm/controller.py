@@ -160,6 +160,11 @@ class Controller(Nodes):
     # What happens ------------------------------------------------------------------------------------------------
 
     def _submit(self, waiting: WaitingJob) -> None:
+        self._arrive(waiting)
+        self._ask()
+
+    def _arrive(self, waiting: WaitingJob) -> None:
+        """Queue a job up whose time has come; nobody has the main scheduler look for it."""
         self._to_come -= 1
         self._changed_s = self.now_s
         self._queue_up(waiting)
@@ -171,7 +176,7 @@ class Controller(Nodes):
             return
         if waiting.eligible_s > self.now_s:
             self._to_come += 1
-            self.at(waiting.eligible_s, self._submit, waiting)
+            self.at(waiting.eligible_s, self._arrive, waiting)
             return
         for line in waiting.lines:
             line.eligible_s = self.now_s
@@ -179,7 +184,8 @@ class Controller(Nodes):
                 self._priorities.rank(line, self.now_s)
             insort(self.queue, line, key=_PLACE)
         self.news = self.news_for_pool = True
-        self._ask()
+        if self._tick_s is None:
+            self._tick_when_due()
 
     def _begin(self, waiting: WaitingJob, mask: int, by: str) -> None:
         now_s, run, delays = self.now_s, waiting.run, self.site.delays
@@ -295,12 +301,19 @@ class Controller(Nodes):
         self._tick_s = (floor((after_s - self._ticks_s) / every_s + 1e-6) + 1) * every_s + self._ticks_s
         self.at(self._tick_s, self._tick, self._tick_s)
 
+    def _tick_when_due(self) -> None:
+        """Have the main scheduler look when its interval is over."""
+        self._tick_at(max(self._last_full_s() + self._full_every_s - self.site.tick_s / 2.0, self.now_s))
+
+    def _last_full_s(self) -> float:
+        every_s = self._full_every_s
+        return floor((self.now_s - self._full_s) / every_s + 1e-6) * every_s + self._full_s
+
     def _tick(self, due_s: float) -> None:
         if due_s != self._tick_s:
             return
         self._tick_s = None
-        now_s, every_s = self.now_s, self._full_every_s
-        full_s = floor((now_s - self._full_s) / every_s + 1e-6) * every_s + self._full_s
+        now_s, full_s = self.now_s, self._last_full_s()
         if full_s > self._looked_s + 1e-3 or (self._asked and now_s - self._looked_s + 1e-6 >= self.site.batch_delay_s):
             self._asked = False
             self._looked_s = now_s
@@ -308,8 +321,7 @@ class Controller(Nodes):
         if self._asked:
             self._tick_at(now_s)
         elif self.queue:
-            # the next look at the whole queue
-            self._tick_at(max(full_s + every_s - self.site.tick_s / 2.0, now_s))
+            self._tick_when_due()
 
     def _look(self, _: object) -> None:
         """Go through the queue once."""
