@@ -161,6 +161,7 @@ class Controller(Nodes):
 
     def _submit(self, waiting: WaitingJob) -> None:
         self._arrive(waiting)
+        self.news = True
         self._ask()
 
     def _arrive(self, waiting: WaitingJob) -> None:
@@ -183,7 +184,7 @@ class Controller(Nodes):
             if self._priorities is not None:
                 self._priorities.rank(line, self.now_s)
             insort(self.queue, line, key=_PLACE)
-        self.news = self.news_for_pool = True
+        self.news_for_pool = True
         if self._tick_s is None:
             self._tick_when_due()
 
@@ -386,10 +387,17 @@ class Controller(Nodes):
     # Backfill ----------------------------------------------------------------------------------------------------
 
     def _backfill(self, _: object) -> None:
-        """One cycle: start what fits, preempt for what fits without pilots, and plan the rest."""
+        """One cycle: start what fits, preempt for what fits without pilots, and plan the rest.
+
+        Where nothing has changed since the last cycle, slurmctld asks every second whether something has.
+        """
         site, now_s = self.site, self.now_s
-        if self.queue and (self.news or now_s - self._backfilled_s >= _LOOK_MOST_S):
-            self.news, self._backfilled_s = False, now_s
+        if not self.news and now_s - self._backfilled_s < _LOOK_MOST_S:
+            ahead_s = self._events[0][0] - now_s if self._events else _LOOK_MOST_S
+            self.at(now_s + max(1, ceil(ahead_s)), self._backfill)
+            return
+        self.news, self._backfilled_s = False, now_s
+        if self.queue:
             while self._cycle():
                 pass
             self.news_for_pool = True

@@ -71,8 +71,17 @@ def test_a_job_that_names_its_nodes_closes_only_those_to_jobs_behind() -> None:
 def test_a_job_waits_for_the_jobs_it_depends_on_and_for_its_time() -> None:
     first, after, later = ran(site(), job(0, 1), job(1, 1, after=(0,)), job(2, 1, eligible_s=T0 + 500.0))
     assert first.end_s <= after.start_s <= first.end_s + 5.0
-    # no look of the main scheduler is for it: backfill comes first
-    assert (later.by, T0 + 500.0 <= later.start_s <= T0 + 531.0) == ("backfill", True)
+    # its time alone makes nobody look: the main scheduler looks at the whole queue every minute
+    assert T0 + 500.0 <= later.start_s <= T0 + 562.0
+
+
+def test_backfill_looks_within_a_second_once_something_has_changed_after_a_quiet_time() -> None:
+    where = site(sched_interval_s=1e6, batch_delay_s=1e6)
+    long = job(0, 1, run_s=500.0, limit_s=600.0)
+    _, first, second = ran(where, long, job(1, 1, 300.0), job(2, 1, 310.0), phase_s=7.0)
+    assert first.by == second.by == "backfill"
+    assert first.wait_s <= 1.0
+    assert second.start_s == pytest.approx(first.start_s + 30.0, abs=0.1)
 
 
 def test_a_reservation_keeps_its_nodes_for_its_jobs() -> None:
