@@ -31,6 +31,8 @@ _LOOK_MOST_S = 600.0
 _PLACE = attrgetter("place")
 # slurmctld looks this often for jobs beyond their limits.
 _TIMEOUT_LOOK_S = 30.0
+# slurmctld looks this often for reservations that begin.
+_RESERVATION_LOOK_S = 5.0
 # A job whose node failed is eligible again after this, when its credential has expired.
 _REQUEUE_S = 121.0
 # KillWait, of which Slurm makes its guess when a job beyond its limit ends.
@@ -61,7 +63,7 @@ class Controller(Nodes):
         self._changed_s = -inf
         self._over: set[int] = set()
         self._held: dict[int, list[WaitingJob]] = {}
-        self._asked = False
+        self._asked = self._planned = False
         self._looked_s = self._backfilled_s = -inf
         self._tick_s: float | None = None
         self._ticks_s = self._full_s = self._limits_s = 0.0
@@ -106,9 +108,10 @@ class Controller(Nodes):
         self._looked_s = self._ticks_s - self.site.batch_delay_s
         self.at(begin_s + phase_s, self._backfill)
         for booking in self.site.bookings:
-            for time_s in (booking.start_s, booking.end_s):
-                if begin_s <= time_s < inf:
-                    self.at(time_s + self.random.random(), self._look)
+            if booking.start_s >= begin_s:
+                self.at(booking.start_s + _RESERVATION_LOOK_S * self.random.random(), self._reservation)
+            if begin_s <= booking.end_s < inf:
+                self.at(booking.end_s + self.site.tick_s * self.random.random(), self._change)
         for outage in self.site.outages:
             if outage.end_s > begin_s:
                 self.at(outage.start_s, self._outage, outage)
@@ -184,6 +187,7 @@ class Controller(Nodes):
             if self._priorities is not None:
                 self._priorities.rank(line, self.now_s)
             insort(self.queue, line, key=_PLACE)
+        self.news |= self._planned
         self.news_for_pool = True
         if self._tick_s is None:
             self._tick_when_due()
@@ -251,6 +255,16 @@ class Controller(Nodes):
             self.at(self.now_s + self.drawn(self.site.delays.look_after_epilog_s), self._look)
         else:
             self._ask()
+
+    def _reservation(self, _: object) -> None:
+        """A reservation begins."""
+        self._change(None)
+        self._ask()
+
+    def _change(self, _: object) -> None:
+        """Something has changed that only backfill and bftd look for."""
+        self._changed_s = self.now_s
+        self.news = self.news_for_pool = True
 
     def _outage(self, outage: Outage) -> None:
         """Begin or end an outage: jobs on nodes that go down wait again, or end."""
@@ -389,18 +403,19 @@ class Controller(Nodes):
     def _backfill(self, _: object) -> None:
         """One cycle: start what fits, preempt for what fits without pilots, and plan the rest.
 
-        Where nothing has changed since the last cycle, slurmctld asks every second whether something has.
+        A plan is a change for Slurm. Where the last cycle made none and nothing else has changed, slurmctld asks every
+        second whether something has.
         """
         site, now_s = self.site, self.now_s
-        if not self.news and now_s - self._backfilled_s < _LOOK_MOST_S:
-            ahead_s = self._events[0][0] - now_s if self._events else _LOOK_MOST_S
-            self.at(now_s + max(1, ceil(ahead_s)), self._backfill)
-            return
-        self.news, self._backfilled_s = False, now_s
-        if self.queue:
+        if self.news or now_s - self._backfilled_s >= _LOOK_MOST_S:
+            self.news, self._backfilled_s = False, now_s
             while self._cycle():
                 pass
             self.news_for_pool = True
+        elif not self._planned:
+            ahead_s = self._events[0][0] - now_s if self._events else _LOOK_MOST_S
+            self.at(now_s + max(1, ceil(ahead_s)), self._backfill)
+            return
         self.cycled_s = now_s + site.cycle_s
         self.at(self.cycled_s + site.scheduler.interval_s, self._backfill)
 
@@ -422,6 +437,7 @@ class Controller(Nodes):
             choice=self.backfilled,
             plan_choice=self.plan_choice,
         )
+        self._planned = len(outcome.now) < len(queued)
         for one in queued:
             plan = outcome.later.get(one.entry.id)
             one.plan_s, one.plan = (plan.start_s, plan.mask) if plan is not None else (None, 0)
