@@ -14,7 +14,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
-from math import ceil, exp, floor, inf, isfinite
+from math import ceil, exp, floor, inf
 from operator import attrgetter
 from random import Random
 from typing import Any
@@ -35,8 +35,6 @@ _TIMEOUT_LOOK_S = 30.0
 _RESERVATION_LOOK_S = 5.0
 # A job whose node failed is eligible again after this, when its credential has expired.
 _REQUEUE_S = 121.0
-# KillWait, of which Slurm makes its guess when a job beyond its limit ends.
-_KILL_WAIT_S = 30.0
 
 
 class Controller(Nodes):
@@ -469,13 +467,7 @@ class Controller(Nodes):
 
     def ends(self) -> list[JobEnd]:
         """Return the ends of the running jobs by their limits; Slurm's start times are whole seconds."""
-        soon_s = self.now_s + 1.0
         return [
-            JobEnd(max(self._end_s(one), soon_s), one.run.nodes & ~self.down, rank(one.entry.id))
+            JobEnd(floor(one.run.start_s) + one.job.limit_s, one.run.nodes & ~self.down, rank(one.entry.id))
             for one in self.running.values()
         ]
-
-    def _end_s(self, waiting: WaitingJob) -> float:
-        end_s = floor(waiting.run.start_s) + waiting.job.limit_s
-        over_s = self.site.over_time_limit_s
-        return end_s if end_s > self.now_s or not isfinite(over_s) else end_s + _KILL_WAIT_S + over_s
