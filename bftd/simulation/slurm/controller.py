@@ -33,6 +33,8 @@ _PLACE = attrgetter("place")
 _TIMEOUT_LOOK_S = 30.0
 # slurmctld looks this often for reservations that begin.
 _RESERVATION_LOOK_S = 5.0
+# The background loop of newer releases sleeps to the next full second, and so often time() still tells the one before.
+_STALE = 0.4
 # A job whose node failed is eligible again after this, when its credential has expired.
 _REQUEUE_S = 121.0
 
@@ -327,9 +329,11 @@ class Controller(Nodes):
             return
         self._tick_s = None
         now_s, full_s = self.now_s, self._last_full_s()
-        if full_s > self._looked_s + 1e-3 or (self._asked and now_s - self._looked_s + 1e-6 >= self.site.batch_delay_s):
+        read_s = now_s - (self.site.scheduler.newer and self.random.random() < _STALE)
+        waited = read_s - self._looked_s >= self.site.batch_delay_s - 1e-6
+        if full_s > self._looked_s + 1e-3 or (self._asked and waited):
             self._asked = False
-            self._looked_s = now_s
+            self._looked_s = read_s
             self._look(None)
         if self._asked:
             self._tick_at(now_s)
