@@ -24,6 +24,7 @@ from typing import Any
 from bftd.pool.backfill.model import Booking, Component
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.limits import Limits, Most, QosLimits
+from bftd.simulation.slurm.looks import Phases
 from bftd.simulation.slurm.model import Delays, Outage, SimulatedJob, SimulatedPartition, SimulatedSite
 from bftd.simulation.slurm.priority import ROOT, Association, Multifactor
 from bftd.simulation.slurm.switches import Switch
@@ -304,12 +305,8 @@ def simulated(recording: FeatureRecording, seed: int, *, on: bool = True) -> lis
     else:
         site = replace(site, **feature.without)
     submitted = [_job(job, feature, site, on, recording.begin_s) for job in jobs]
-    runs = Controller(site, submitted, seed).run(
-        recording.backfill_s,
-        look_phase_s=recording.look_s,
-        full_phase_s=recording.full_s,
-        limits_phase_s=recording.limits_s,
-    )
+    phases = Phases(recording.look_s, recording.full_s, recording.limits_s)
+    runs = Controller(site, submitted, seed).run(recording.backfill_s, phases=phases)
     return [
         replace(job, start_s=run.start_s - recording.begin_s, on=tuple(site.numbering.of_mask(run.nodes)))
         for job, run in zip(jobs, runs, strict=True)
@@ -377,7 +374,8 @@ class FeatureRecording:
         folder.mkdir(parents=True, exist_ok=True)
         head = {name: value for name, value in asdict(self).items() if name != "jobs"}
         default = asdict(StreamJob(0, 0.0, 1, 1))
-        rows = [{name: value for name, value in asdict(job).items() if value != default[name] or name == "number"}
+        kept = {"number", "on"}
+        rows = [{name: value for name, value in asdict(job).items() if value != default[name] or name in kept}
                 for job in self.jobs]  # fmt: skip
         file = folder / f"{self.name}.jsonl"
         file.write_text("".join(f"{json.dumps(row)}\n" for row in (head, *rows)))

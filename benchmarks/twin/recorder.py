@@ -87,7 +87,8 @@ class _Cluster(Sandbox):
 def recorded(name: str, seed: int, log: Path | None = None) -> FeatureRecording:
     """Run a stream on a private cluster; a copy of the controller's log goes to `log`."""
     feature = FEATURES[name]
-    with _Cluster(feature) as cluster:
+    cluster = _Cluster(feature)
+    with cluster:
         client = cluster.client(20.0)
         try:
             _await_line(cluster.log, feature.begins_after)

@@ -23,18 +23,13 @@ from bftd.pool.backfill.model import JobEnd, rank, union
 from bftd.pool.backfill.planner import simulate
 from bftd.simulation.slurm.limits import Running
 from bftd.simulation.slurm.lines import Priorities, WaitingJob, lines_of
+from bftd.simulation.slurm.looks import RESERVATIONS_S, Looks, Phases
 from bftd.simulation.slurm.model import JobRun, Outage, SimulatedJob, SimulatedSite
 from bftd.simulation.slurm.nodes import NodeChoice, Nodes, bits
 
 # With nothing changed no job can start, except for what time alone brings: backfill looks at least so often.
 _LOOK_MOST_S = 600.0
 _PLACE = attrgetter("place")
-# slurmctld looks this often for jobs beyond their limits.
-_TIMEOUT_LOOK_S = 30.0
-# slurmctld looks this often for reservations that begin.
-_RESERVATION_LOOK_S = 5.0
-# The background loop of newer releases sleeps to the next full second, and so often time() still tells the one before.
-_STALE = 0.4
 # A job whose node failed is eligible again after this, when its credential has expired.
 _REQUEUE_S = 121.0
 
@@ -63,11 +58,9 @@ class Controller(Nodes):
         self._changed_s = -inf
         self._over: set[int] = set()
         self._held: dict[int, list[WaitingJob]] = {}
-        self._asked = self._planned = False
-        self._looked_s = self._backfilled_s = -inf
-        self._tick_s: float | None = None
-        self._ticks_s = self._full_s = self._limits_s = 0.0
-        self._full_every_s = ceil(site.sched_interval_s / site.tick_s) * site.tick_s
+        self._planned = False
+        self._backfilled_s = -inf
+        self._looks = Looks(site, self.random, lambda time_s: self.at(time_s, self._tick, time_s))
         for job in jobs:
             waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
@@ -84,34 +77,22 @@ class Controller(Nodes):
         return mean_s * exp(self.random.gauss(-spread * spread / 2.0, spread)) if mean_s > 0.0 and spread else mean_s
 
     def run(
-        self,
-        backfill_phase_s: float | None = None,
-        until_s: float = inf,
-        *,
-        look_phase_s: float | None = None,
-        full_phase_s: float | None = None,
-        limits_phase_s: float | None = None,
+        self, backfill_phase_s: float | None = None, until_s: float = inf, phases: Phases | None = None
     ) -> list[JobRun]:
         """Go on until every job has ended, or to a time; a job that can never start keeps its infinite times.
 
-        The first backfill cycle begins `backfill_phase_s` after the first submission, the main scheduler looks first
-        `look_phase_s` after it, and because its interval is over `full_phase_s` after it. slurmctld looks first for
-        jobs beyond their limits `limits_phase_s` after it. What is not given is drawn.
+        The first backfill cycle begins `backfill_phase_s` after the first submission; drawn if it is not given.
         """
         if not self.runs:
             return []
         begin_s = min(run.job.submit_s for run in self.runs)
-        phase_s = self._phase(backfill_phase_s, self.site.scheduler.interval_s)
-        self._full_s = begin_s + self._phase(full_phase_s, self._full_every_s)
-        self._limits_s = begin_s + self._phase(limits_phase_s, _TIMEOUT_LOOK_S)
-        self._ticks_s = begin_s + self._phase(look_phase_s, self.site.tick_s)
-        self._looked_s = self._ticks_s - self.site.batch_delay_s
-        self.at(begin_s + phase_s, self._backfill)
+        self.at(begin_s + self._looks.phase(backfill_phase_s, self.site.scheduler.interval_s), self._backfill)
+        self._looks.begin(begin_s, phases or Phases())
         for booking in self.site.bookings:
             if booking.start_s >= begin_s:
-                self.at(booking.start_s + _RESERVATION_LOOK_S * self.random.random(), self._reservation)
+                self.at(booking.start_s + RESERVATIONS_S * self.random.random(), self._booked, True)
             if begin_s <= booking.end_s < inf:
-                self.at(booking.end_s + self.site.tick_s * self.random.random(), self._change)
+                self.at(booking.end_s + self.random.random(), self._booked, False)
         for outage in self.site.outages:
             if outage.end_s > begin_s:
                 self.at(outage.start_s, self._outage, outage)
@@ -126,10 +107,6 @@ class Controller(Nodes):
             self.now_s = time_s
             act(what)
         return self.runs
-
-    def _phase(self, phase_s: float | None, every_s: float) -> float:
-        drawn_s = every_s * self.random.random()
-        return drawn_s if phase_s is None else phase_s
 
     def _is_stuck(self, time_s: float) -> bool:
         """Whether nothing can change any more: what waits then waits for ever."""
@@ -165,7 +142,7 @@ class Controller(Nodes):
     def _submit(self, waiting: WaitingJob) -> None:
         self._arrive(waiting)
         self.news = True
-        self._ask()
+        self._looks.ask(self.now_s)
 
     def _arrive(self, waiting: WaitingJob) -> None:
         """Queue a job up whose time has come; nobody has the main scheduler look for it."""
@@ -189,8 +166,7 @@ class Controller(Nodes):
             insort(self.queue, line, key=_PLACE)
         self.news |= self._planned
         self.news_for_pool = True
-        if self._tick_s is None:
-            self._tick_when_due()
+        self._looks.wait(self.now_s)
 
     def _begin(self, waiting: WaitingJob, mask: int, by: str) -> None:
         now_s, run, delays = self.now_s, waiting.run, self.site.delays
@@ -214,8 +190,7 @@ class Controller(Nodes):
         end_s = run.first_line_s + job.run_s
         if end_s <= over_s:
             return end_s
-        look_s = ceil((over_s - self._limits_s) / _TIMEOUT_LOOK_S) * _TIMEOUT_LOOK_S + self._limits_s
-        return min(end_s, look_s)
+        return min(end_s, self._looks.over_s(over_s))
 
     def _end(self, waiting: WaitingJob) -> None:
         if waiting.run.end_s != self.now_s:
@@ -231,18 +206,16 @@ class Controller(Nodes):
 
     def _release(self, waiting: WaitingJob) -> None:
         """Take a job from its nodes."""
-        self._changed_s = self.now_s
+        self._change()
         self.busy &= ~waiting.run.nodes
         del self.running[waiting.job.number]
         if waiting.bounds:
             self._counts.add(waiting.bounds, -waiting.run.nodes.bit_count(), -1)
         if self._priorities is not None:
             self._priorities.use(waiting, self.now_s)
-        self.news = self.news_for_pool = True
 
     def _cleaned(self, waiting: WaitingJob) -> None:
         self._to_come -= 1
-        self._changed_s = self.now_s
         self.completing &= ~waiting.run.nodes
         self._over_with(waiting)
 
@@ -250,19 +223,19 @@ class Controller(Nodes):
         self._over.add(waiting.job.number)
         for held in self._held.pop(waiting.job.number, ()):
             self._queue_up(held)
-        self.news = self.news_for_pool = True
+        self._change()
         if waiting.job.epilog_s > 0.0:
             self.at(self.now_s + self.drawn(self.site.delays.look_after_epilog_s), self._look)
         else:
-            self._ask()
+            self._looks.ask(self.now_s)
 
-    def _reservation(self, _: object) -> None:
-        """A reservation begins."""
-        self._change(None)
-        self._ask()
+    def _booked(self, begins: bool) -> None:
+        """A reservation begins or ends."""
+        self._change()
+        if begins:
+            self._looks.ask(self.now_s)
 
-    def _change(self, _: object) -> None:
-        """Something has changed that only backfill and bftd look for."""
+    def _change(self) -> None:
         self._changed_s = self.now_s
         self.news = self.news_for_pool = True
 
@@ -271,12 +244,11 @@ class Controller(Nodes):
         begun = [one for one in self.site.outages if one.start_s <= self.now_s < one.end_s]
         self.down = union(one.mask for one in begun)
         self.leave(self.down, 0.0)
-        self._changed_s = self.now_s
-        self.news = self.news_for_pool = True
+        self._change()
         if outage in begun and not outage.drained:
             for waiting in [one for one in self.running.values() if one.run.nodes & outage.mask]:
                 self._fail(waiting)
-        self._ask()
+        self._looks.ask(self.now_s)
 
     def _fail(self, waiting: WaitingJob) -> None:
         run = waiting.run
@@ -305,40 +277,13 @@ class Controller(Nodes):
 
     # The main scheduler ------------------------------------------------------------------------------------------
 
-    def _ask(self) -> None:
-        """Have the main scheduler look at the next whole second that it may."""
-        self._asked = True
-        if self._tick_s is None or self._tick_s > self.now_s + 1.0:
-            self._tick_at(self.now_s)
-
-    def _tick_at(self, after_s: float) -> None:
-        every_s = self.site.tick_s
-        self._tick_s = (floor((after_s - self._ticks_s) / every_s + 1e-6) + 1) * every_s + self._ticks_s
-        self.at(self._tick_s, self._tick, self._tick_s)
-
-    def _tick_when_due(self) -> None:
-        """Have the main scheduler look when its interval is over."""
-        self._tick_at(max(self._last_full_s() + self._full_every_s - self.site.tick_s / 2.0, self.now_s))
-
-    def _last_full_s(self) -> float:
-        every_s = self._full_every_s
-        return floor((self.now_s - self._full_s) / every_s + 1e-6) * every_s + self._full_s
-
     def _tick(self, due_s: float) -> None:
-        if due_s != self._tick_s:
+        if due_s != self._looks.due_s:
             return
-        self._tick_s = None
-        now_s, full_s = self.now_s, self._last_full_s()
-        read_s = now_s - (self.site.scheduler.newer and self.random.random() < _STALE)
-        waited = read_s - self._looked_s >= self.site.batch_delay_s - 1e-6
-        if full_s > self._looked_s + 1e-3 or (self._asked and waited):
-            self._asked = False
-            self._looked_s = read_s
+        if self._looks.looks(self.now_s):
             self._look(None)
-        if self._asked:
-            self._tick_at(now_s)
-        elif self.queue:
-            self._tick_when_due()
+        if self._looks.asked or self.queue:
+            self._looks.wait(self.now_s)
 
     def _look(self, _: object) -> None:
         """Go through the queue once."""

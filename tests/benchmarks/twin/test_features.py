@@ -16,7 +16,17 @@ from benchmarks.twin.recorder import phases
 FILES = sorted(RECORDINGS.glob("*.jsonl"))
 COURSES = 3
 # The shares of starts within a cycle, and of equal nodes, that the nearest of a few courses keeps.
-HELD: dict[str, tuple[float, float]] = {}
+HELD = {
+    "dependencies-22.05.8-11": (0.96, 0.96),
+    "epilog-22.05.8-12": (0.96, 0.96),
+    "fair-share-22.05.8-2": (0.96, 0.96),
+    "limits-22.05.8-2": (0.96, 0.79),
+    "outages-22.05.8-2": (0.96, 0.85),
+    "over-time-limit-22.05.8-5": (0.96, 0.96),
+    "plain-24.11.5-2": (0.96, 0.96),
+    "topology-22.05.8-4": (0.96, 0.96),
+    "topology-24.11.5-4": (0.96, 0.96),
+}
 
 
 def test_every_feature_has_a_recording_and_every_recording_a_figure() -> None:
