@@ -61,6 +61,7 @@ def simulate(
     backed_off: Collection[str],
     choice: Callable[[int, NodeNeed], int] | None = None,
     plan_choice: Callable[[int, NodeNeed], int] | None = None,
+    go: Callable[[Walk], None] | None = None,
 ) -> PlannerOutcome:
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
@@ -68,7 +69,8 @@ def simulate(
     nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `weights` are
     the nodes by ascending weight. For jobs that are `backed_off` only the shown plan counts. `choice` chooses among the
     free nodes that would do for a job that starts, `plan_choice` among those for a plan, in place of Slurm's choice
-    where no topology decides. All times are unix seconds.
+    where no topology decides. `go` takes the walk through the queue as far as it wants, now or later; without it the
+    walk goes to the end. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
     ready &= everything
@@ -79,19 +81,50 @@ def simulate(
         one_plan_a_job=scheduler.one_plan_a_job,
         choice=choice,
     )
-    looked, planless = 0, 0
-    for entry in queue:
-        if cycle.calendar.work > _MOST_WORK:
-            break
-        looked += 1
-        cycle.calendar.work += _ENTRY_WORK
-        planless += cycle.calendar.work > _PLANS_WORK
-        if entry.barred or entry.id in backed_off:
-            cycle.keep_plan(entry)
+    walk = Walk(queue, cycle, backed_off)
+    if go is not None:
+        go(walk)
+    else:
+        while walk.step():
+            pass
+    return walk.outcome
+
+
+class Walk:
+    """Slurm's walk through a queue, an entry a step: what could start `now`, and what is planned for `later`."""
+
+    def __init__(self, queue: Sequence[QueueEntry], cycle: _Cycle, backed_off: Collection[str]) -> None:
+        self.calendar = cycle.calendar
+        self.now: Mapping[str, int] = cycle.now
+        self.later: Mapping[str, PlannedStart] = cycle.later
+        self.looked = 0
+        self._queue = queue
+        self._cycle = cycle
+        self._backed_off = backed_off
+        self._planless = 0
+
+    def step(self) -> bool:
+        """Consider the next entry. Returns whether there was one that could be looked at."""
+        calendar = self.calendar
+        if self.looked >= len(self._queue) or calendar.work > _MOST_WORK:
+            return False
+        entry = self._queue[self.looked]
+        self.looked += 1
+        calendar.work += _ENTRY_WORK
+        plans = calendar.work <= _PLANS_WORK
+        self._planless += not plans
+        if entry.barred or entry.id in self._backed_off:
+            self._cycle.keep_plan(entry)
         else:
-            cycle.consider(entry, cycle.calendar.work <= _PLANS_WORK)
-    cut = _cut(looked, planless, len(queue), cycle.left_tasks)
-    return PlannerOutcome(cycle.now, cycle.later, looked, len(queue), cut)
+            self._cycle.consider(entry, plans)
+        return True
+
+    @property
+    def outcome(self) -> PlannerOutcome:
+        """What the walk has found so far."""
+        queued = len(self._queue)
+        cut = _cut(self.looked, self._planless, queued, self._cycle.left_tasks)
+        return PlannerOutcome(self.now, self.later, self.looked, queued, cut)
 
 
 def _cut(looked: int, planless: int, queued: int, left_tasks: bool) -> str:

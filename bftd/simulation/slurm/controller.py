@@ -20,12 +20,13 @@ from random import Random
 from typing import Any
 
 from bftd.pool.backfill.model import JobEnd, rank, union
-from bftd.pool.backfill.planner import simulate
+from bftd.pool.backfill.planner import Walk, simulate
 from bftd.simulation.slurm.limits import Running
 from bftd.simulation.slurm.lines import Priorities, WaitingJob, lines_of
 from bftd.simulation.slurm.looks import RESERVATIONS_S, Looks, Phases
 from bftd.simulation.slurm.model import JobRun, Outage, SimulatedJob, SimulatedSite
 from bftd.simulation.slurm.nodes import NodeChoice, Nodes, bits
+from bftd.simulation.slurm.plans import Plans
 
 # With nothing changed no job can start, except for what time alone brings: backfill looks at least so often.
 _LOOK_MOST_S = 600.0
@@ -46,6 +47,9 @@ class Controller(Nodes):
         self.running: dict[int, WaitingJob] = {}
         self.runs: list[JobRun] = []
         self.cycled_s: float | None = None
+        # The plans of the last cycle, and how often the queue has changed.
+        self.plans: Plans | None = None
+        self.changes = 0
         # Whether anything changed since the last look of backfill, and since the last look of bftd.
         self.news = self.news_for_pool = True
         self.left: Callable[[int], None] = lambda mask: None
@@ -164,6 +168,7 @@ class Controller(Nodes):
             if self._priorities is not None:
                 self._priorities.rank(line, self.now_s)
             insort(self.queue, line, key=_PLACE)
+        self.changes += 1
         self.news |= self._planned
         self.news_for_pool = True
         self._looks.wait(self.now_s)
@@ -175,8 +180,9 @@ class Controller(Nodes):
         run.end_s = self._over_s(waiting) + self.drawn(delays.idle_s)
         self.busy |= mask
         for line in waiting.lines:
-            line.plan_s, line.plan = None, 0
+            line.planned(None, 0)
             self.queue.remove(line)
+        self.changes += 1
         if waiting.bounds:
             self._counts.add(waiting.bounds, mask.bit_count())
         self.running[waiting.job.number] = waiting
@@ -265,6 +271,7 @@ class Controller(Nodes):
         """Give all waiting jobs their priority anew."""
         priorities.calculate(self.running.values(), self.queue, self.now_s)
         self.queue.sort(key=_PLACE)
+        self.changes += 1
         if self.queue:
             self.news = self.news_for_pool = True
         self.at(self.now_s + priorities.period_s, self._calculate, priorities)
@@ -339,7 +346,7 @@ class Controller(Nodes):
             return
         for line in waiting.lines:
             line.locked_s = self.now_s + self.site.lock_out_s
-            line.plan_s, line.plan = self.now_s, chosen
+            line.planned(self.now_s, chosen)
         if waiting.run.preempted_s is None:
             waiting.run.preempted_s = self.now_s
         self.preemptions += 1
@@ -370,7 +377,8 @@ class Controller(Nodes):
         """Go through the queue once. Returns whether to go again, since a start has brought others to their limits."""
         site, now_s = self.site, self.now_s
         queued = list(self._queued())
-        outcome = simulate(
+        walks: list[Walk] = []
+        simulate(
             [one.entry for one in queued],
             site.numbering,
             self.everything & ~(self.busy | self.down),
@@ -383,24 +391,25 @@ class Controller(Nodes):
             backed_off=(),
             choice=self.backfilled,
             plan_choice=self.plan_choice,
+            go=walks.append,
         )
-        self._planned = len(outcome.now) < len(queued)
-        for one in queued:
-            plan = outcome.later.get(one.entry.id)
-            one.plan_s, one.plan = (plan.start_s, plan.mask) if plan is not None else (None, 0)
-        for one in queued:
-            mask = outcome.now.get(one.entry.id)
+        (walk,) = walks
+        self.plans = Plans(queued, walk)
+        self.plans.go(now_s)
+        self._planned = len(walk.now) < len(queued)
+        for one in queued if walk.now else ():
+            mask = walk.now.get(one.entry.id)
             if mask is None or one.run.start_s < inf:
                 continue
             if not self._allowed(one):
                 return True
             if mask & self.completing:
-                one.plan_s, one.plan = now_s + 1.0, mask
+                one.planned(now_s + 1.0, mask)
             elif not mask & ~self.idle:
                 self._begin(one, mask, "backfill")
             else:
                 self.late += 1
-                one.plan_s, one.plan = now_s, mask
+                one.planned(now_s, mask)
                 if one.locked_s <= now_s:
                     self._preempt(one, mask)
         return False

@@ -6,17 +6,20 @@ nodes costs no more than its earmarks; that `bftd.pool.membership.observe` decid
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from bftd.config.keys import PoolConfig
-from bftd.pool.backfill.planner import simulate
+from bftd.pool.backfill.model import QueueEntry
+from bftd.pool.backfill.planner import Walk, simulate
 from bftd.pool.claims import COUNTED_ON_S, SHORTEST_JOB_S
 from bftd.pool.earmarks import EarmarkMemory, Prediction, awake, earmark_wait_s, follow, has_time
 from bftd.pool.prediction import expected_starts, unlikely, with_users
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.lines import WaitingJob
 from bftd.simulation.slurm.nodes import bits
+from bftd.simulation.slurm.plans import Ahead
 from slurm_plugin.read.types import Job
 
 # bftd looks this often for what time alone changes.
@@ -49,7 +52,10 @@ class Harvester:
         self.earmarked = self._lingering = 0
         self._next_s = self._earmark_s = -inf
         self._since_s: dict[int, float] = {}
+        self._changes = -1
+        self._waiting: list[WaitingJob] = []
         self._seen: dict[int, WaitingJob] = {}
+        self._shown: dict[int, Job] = {}
         self.earmarks = self.useful = 0
         self.node_s = 0.0
         controller.left = self._left
@@ -101,7 +107,7 @@ class Harvester:
             controller.news_for_pool = False
             self._earmark()
             self._earmark_s = now_s + (_EARMARKS_MOST_S if self._memory.kept else _LOOK_MOST_S)
-        soon, needed, next_s = self._claimed(now_s)
+        soon, needed, next_s = self._claimed(now_s, max(now_s, self._earmark_s))
         given_up = controller.pilots & (self.earmarked & ~self._lingering | needed)
         idle = controller.idle
         offered = idle & ~(self.earmarked | soon | needed | self._counted_on(now_s))
@@ -111,23 +117,31 @@ class Harvester:
         self._next_s = min(next_s, self._earmark_s) if settled else now_s
         return given_up, lent
 
-    def _claimed(self, now_s: float) -> tuple[int, int, float]:
-        """Return the nodes that are planned too soon to be lent, those to be given up, and when that changes next."""
-        pool, waiting = self._settings.pool, self._controller.queue
+    def _claimed(self, now_s: float, until_s: float) -> tuple[int, int, float]:
+        """Return the nodes that are planned too soon to be lent, those to be given up, and when that changes next.
+
+        The last is told if it is before `until_s`.
+        """
+        pool, waiting, plans = self._settings.pool, self._controller.queue, self._controller.plans
+        before_s = until_s + max(pool.vacate_ahead_s, pool.min_window_s)
+        if plans is not None:
+            plans.tell(before_s)
         soon = needed = 0
         next_s = inf
         still: dict[int, int] = {}
         for one in waiting:
-            if one.plan_s is not None and one.plan:
-                window_s = one.plan_s - now_s
-                now = one.plan & self._controller.pilots if window_s <= pool.vacate_ahead_s else 0
+            if one.plans is not None and one.plans is not plans:
+                one.plans.tell(before_s)
+            if one.known_s is not None and one.known:
+                window_s = one.known_s - now_s
+                now = one.known & self._controller.pilots if window_s <= pool.vacate_ahead_s else 0
                 if now or one.job.number in self._vacated:
                     still[one.job.number] = self._vacated.get(one.job.number, 0) | now
                 if window_s < pool.min_window_s:
-                    soon |= one.plan
+                    soon |= one.known
                 for ahead_s in (pool.vacate_ahead_s, pool.min_window_s):
                     if window_s > ahead_s:
-                        next_s = min(next_s, one.plan_s - ahead_s)
+                        next_s = min(next_s, one.known_s - ahead_s)
             elif one.job.number in self._vacated:
                 still[one.job.number] = self._vacated[one.job.number]
         self._vacated = still
@@ -159,13 +173,12 @@ class Harvester:
         controller = self._controller
         now_s, site = controller.now_s, controller.site
         scheduler = replace(site.scheduler, read=True, cycle_s=site.cycle_s, cycled_s=controller.cycled_s)
-        waiting = [one for one in controller.queue if one.job.booked is None]
-        jobs = self._jobs(waiting)
+        jobs = self._jobs()
         if not self._settings.pool.earmark:
             return
         ready = controller.everything & ~(controller.busy | controller.down)
         memory = self._memory = awake(self._memory, site.numbering, ready, now_s)
-        foreseen = self._foreseen(waiting, jobs, ready, now_s)
+        foreseen = self._foreseen(jobs, ready, now_s)
         if not (foreseen.starts or memory.kept or memory.backoffs or memory.flaps):
             self.earmarked = self._lingering = 0
             return
@@ -180,18 +193,22 @@ class Harvester:
             if has_time(earmark, now_s):
                 self._lingering |= mask
 
-    def _foreseen(self, waiting: list[WaitingJob], jobs: list[Job], ready: int, now_s: float) -> Prediction:
+    def _foreseen(self, jobs: list[Job], ready: int, now_s: float) -> Prediction:
         controller = self._controller
         site, memory = controller.site, self._memory
         ours = controller.pilots | controller.leaving
-        fits = [place for place, one in enumerate(waiting) if one.need.met(one.part.allowed & ready)]
-        if not fits:
-            return Prediction(site.numbering, ready, 0, ours, controller.everything, len(site.numbering.names))
-        entries = []
-        for one in waiting[: fits[-1] + 1]:  # a job behind cannot start, nor be in the way of those before it
-            shown = one.plan_s is not None and one.plan_s > now_s
-            entries.append(replace(one.entry, plan_s=one.plan_s, plan=one.plan) if shown else one.entry)
-        outcome = simulate(
+        everything, size = controller.everything, len(site.numbering.names)
+        count, waiting = ready.bit_count(), self._waiting
+        few = [place for place, one in enumerate(waiting) if one.need.count <= count]
+        while few and not waiting[few[-1]].need.met(waiting[few[-1]].part.allowed & ready):
+            few.pop()
+        if not few:
+            return Prediction(site.numbering, ready, 0, ours, everything, size)
+        # a job behind cannot start, nor be in the way of those before it
+        entries = [one.entry for one in waiting[: few[-1] + 1]]
+        out = unlikely(memory, jobs, now_s)
+        walks: list[Walk] = []
+        simulate(
             entries,
             site.numbering,
             ready,
@@ -201,18 +218,47 @@ class Harvester:
             now_s,
             replace(site.scheduler, read=True),
             weights=site.weights,
-            backed_off=unlikely(memory, jobs, now_s),
+            backed_off=out,
+            go=walks.append,
         )
-        starts = expected_starts(entries, outcome, ready)
-        everything, size = controller.everything, len(site.numbering.names)
-        return Prediction(site.numbering, ready, 0, ours, everything, size, starts, outcome.cut)
+        (walk,) = walks
+        _Foreseen(waiting, walk, [place for place in few if entries[place].id not in out], entries).go(now_s)
+        last = max((place for place, one in enumerate(entries) if one.id in walk.now), default=-1) if walk.now else -1
+        starts = expected_starts(entries[: last + 1], walk.outcome, ready)
+        return Prediction(site.numbering, ready, 0, ours, everything, size, starts)
 
-    def _jobs(self, waiting: list[WaitingJob]) -> list[Job]:
+    def _jobs(self) -> list[Job]:
         """Return the jobs as Slurm shows them: those that wait, and those that have begun since the last look."""
-        there = {one.job.number: one for one in waiting}
+        controller = self._controller
+        if self._changes == controller.changes:
+            return list(self._shown.values())
+        self._changes = controller.changes
+        self._waiting = [one for one in controller.queue if one.job.booked is None]
+        there = {one.job.number: one for one in self._waiting}
         begun = [one for number, one in self._seen.items() if number not in there and one.run.start_s < inf]
         self._seen = there
-        return [_job(one, "PENDING") for one in there.values()] + [_job(one, "RUNNING") for one in begun]
+        self._shown = {number: self._shown.get(number) or _job(one, "PENDING") for number, one in there.items()}
+        return [*self._shown.values(), *(_job(one, "RUNNING") for one in begun)]
+
+
+class _Foreseen(Ahead):
+    """A walk through `entries`, which get the plans that Slurm shows as the walk comes to them."""
+
+    def __init__(
+        self, lines: Sequence[WaitingJob], walk: Walk, places: Sequence[int], entries: list[QueueEntry]
+    ) -> None:
+        super().__init__(lines, walk, places)
+        self._entries = entries
+
+    def step(self) -> bool:
+        """Consider the next entry."""
+        walk = self._walk
+        if walk.looked < len(self._entries):
+            line = self._lines[walk.looked]
+            plan_s = line.plan_s
+            if plan_s is not None and plan_s > walk.calendar.now_s:
+                self._entries[walk.looked] = replace(line.entry, plan_s=plan_s, plan=line.plan)
+        return walk.step()
 
 
 def _job(one: WaitingJob, state: str) -> Job:
@@ -225,7 +271,7 @@ def _job(one: WaitingJob, state: str) -> Job:
         name="",
         nodes=(),
         sched_nodes=(),
-        start_s=one.plan_s,
+        start_s=None,
         submit_s=job.submit_s,
         time_limit_s=job.limit_s,
         reason="Resources",

@@ -11,28 +11,35 @@ from bftd.pool.backfill.node_choice import NodeNeed
 from bftd.pool.backfill.order import line_rank
 from bftd.simulation.slurm.limits import Bound
 from bftd.simulation.slurm.model import JobRun, SimulatedJob, SimulatedPartition, SimulatedSite
+from bftd.simulation.slurm.plans import Plans
 from bftd.simulation.slurm.priority import FairTree, Multifactor
 
 _PLAIN = SimulatedPartition(0)
 
 
 class WaitingJob:
-    """A line of the queue: a job in one of its partitions, from its submission on; `lines` are all of the job's."""
+    """A line of the queue: a job in one of its partitions, from its submission on; `lines` are all of the job's.
+
+    `known_s` and `known` are its plan as far as it is known: `plans` of the last cycle may have yet to come to its
+    `turn`.
+    """
 
     __slots__ = (
         "bounds",
         "eligible_s",
         "entry",
         "job",
+        "known",
+        "known_s",
         "lines",
         "locked_s",
         "need",
         "part",
         "partition",
         "place",
-        "plan",
-        "plan_s",
+        "plans",
         "run",
+        "turn",
     )
 
     def __init__(self, job: SimulatedJob, run: JobRun, part: Component, partition: SimulatedPartition) -> None:
@@ -44,11 +51,31 @@ class WaitingJob:
         self.entry = QueueEntry(str(job.number), (part,), job.limit_s, job.limit_s)
         self.lines: tuple[WaitingJob, ...] = (self,)
         self.bounds: tuple[Bound, ...] = ()
-        self.plan_s: float | None = None
-        self.plan = 0
+        self.known_s: float | None = None
+        self.known = 0
+        self.plans: Plans | None = None
+        self.turn = 0
         self.locked_s = -inf
         self.eligible_s = job.eligible_s
         self.ranked(1)
+
+    @property
+    def plan_s(self) -> float | None:
+        """When the job is planned to start; None if it has no plan."""
+        if self.plans is not None:
+            self.plans.resolve(self)
+        return self.known_s
+
+    @property
+    def plan(self) -> int:
+        """The nodes that it is planned on."""
+        if self.plans is not None:
+            self.plans.resolve(self)
+        return self.known
+
+    def planned(self, start_s: float | None, mask: int) -> None:
+        """Give it a plan in place of that of the last cycle."""
+        self.plans, self.known_s, self.known = None, start_s, mask
 
     def ranked(self, priority: int) -> None:
         """Give the line its place in the queue."""
