@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bftd.pool.backfill.model import lowest
 
@@ -61,6 +62,7 @@ def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int]) -> i
     return chosen | (free if free.bit_count() <= left else _neighbours(free, left))
 
 
+@lru_cache(maxsize=1 << 10)
 def _neighbours(mask: int, count: int) -> int:
     """Return some nodes of a larger set: the smallest run of neighbours that suffices, else the largest, and so on."""
     chosen = 0

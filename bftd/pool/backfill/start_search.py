@@ -75,6 +75,7 @@ class Calendar:
         `choice` chooses the nodes of plans, in place of that of clusters without a topology.
         """
         step_s = _time(scheduler.resolution_s, _DEFAULTS.resolution_s)
+        used = everything & ~ready
         booked = Timeline(now_s, everything)
         freed = []
         for booking in bookings:
@@ -85,7 +86,7 @@ class Calendar:
         return cls(
             now_s=now_s,
             everything=everything,
-            ends=JobEnds(ready, (replace(end, mask=end.mask & everything & ~ready) for end in ends), now_s),
+            ends=JobEnds(ready, (replace(end, mask=end.mask & used) if end.mask & ~used else end for end in ends), now_s),
             space=Timeline(now_s, everything),
             booked=booked,
             freed=sorted(freed),

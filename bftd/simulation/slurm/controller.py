@@ -50,9 +50,11 @@ class Controller(Nodes):
         # The plans of the last cycle, and how often the queue has changed.
         self.plans: Plans | None = None
         self.changes = 0
-        # Whether anything changed since the last look of backfill, and since the last look of bftd.
-        self.news = self.news_for_pool = True
+        # Whether anything changed since the last look of backfill.
+        self.news = True
+        self._news_for_pool = True
         self.left: Callable[[int], None] = lambda mask: None
+        self.woken: Callable[[], None] = lambda: None
         self.late = self.preemptions = 0
         self._counts = Running()
         self._priorities = Priorities(site.priority, site) if site.priority is not None else None
@@ -69,6 +71,17 @@ class Controller(Nodes):
             waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
             self.at(job.submit_s, self._submit, waiting)
+
+    @property
+    def news_for_pool(self) -> bool:
+        """Whether anything changed since the last look of bftd, which is `woken` by that."""
+        return self._news_for_pool
+
+    @news_for_pool.setter
+    def news_for_pool(self, news: bool) -> None:
+        self._news_for_pool = news
+        if news:
+            self.woken()
 
     def at(self, time_s: float, act: Callable[[Any], None], what: Any = None) -> None:
         """Do something at a time."""

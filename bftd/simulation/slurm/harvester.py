@@ -51,6 +51,8 @@ class Harvester:
         self._vacated: dict[int, int] = {}
         self.earmarked = self._lingering = 0
         self._next_s = self._earmark_s = -inf
+        self._polled_s = -inf
+        self._due_s = inf
         self._since_s: dict[int, float] = {}
         self._changes = -1
         self._waiting: list[WaitingJob] = []
@@ -73,7 +75,9 @@ class Harvester:
             controller.pilot_age = dict(zip(controller.pilot_age, ages_s, strict=True))
             controller.at(controller.now_s + settings.only_s, self._expire)
         else:
-            controller.at(controller.now_s + settings.poll_s * controller.random.random(), self._poll)
+            controller.woken = self._woken
+            self._due_s = controller.now_s + settings.poll_s * controller.random.random()
+            controller.at(self._due_s, self._poll, self._due_s)
 
     def _expire(self, _: object) -> None:
         self._controller.leave(self._controller.pilots, 0.05)
@@ -89,12 +93,27 @@ class Harvester:
         for bit in bits(mask):
             self.node_s += self._controller.now_s - self._since_s.pop(bit)
 
-    def _poll(self, _: object) -> None:
-        controller, delays = self._controller, self._controller.site.delays
-        controller.at(controller.now_s + self._settings.poll_s, self._poll)
-        if not controller.news_for_pool and controller.now_s < self._next_s:
+    def _poll_at(self, least_s: float) -> None:
+        """Poll at the first time from `least_s` on; those before find nothing to do."""
+        due_s = self._polled_s + self._settings.poll_s
+        while due_s < least_s:
+            due_s += self._settings.poll_s
+        self._due_s = due_s
+        self._controller.at(due_s, self._poll, due_s)
+
+    def _woken(self) -> None:
+        """Poll as soon as that is due: there is news."""
+        now_s = self._controller.now_s
+        if self._due_s > now_s + self._settings.poll_s:
+            self._poll_at(now_s)
+
+    def _poll(self, due_s: float) -> None:
+        if due_s != self._due_s:
             return
+        controller, delays = self._controller, self._controller.site.delays
+        self._polled_s = due_s
         given_up, lent = self.look()
+        self._poll_at(due_s if controller.news_for_pool else self._next_s)
         if given_up:
             controller.leave(given_up, controller.drawn(delays.vacate_s))
         if lent:
