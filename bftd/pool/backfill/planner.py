@@ -17,7 +17,7 @@ in the sources of its sched/backfill and select/cons_tres, and compared with wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import isfinite
 
 from bftd.pool.backfill.model import (
@@ -121,7 +121,7 @@ class Walk:
 
     @property
     def outcome(self) -> PlannerOutcome:
-        """What the walk has found so far."""
+        """The result of the walk so far."""
         queued = len(self._queue)
         cut = _cut(self.looked, self._planless, queued, self._cycle.left_tasks)
         return PlannerOutcome(self.now, self.later, self.looked, queued, cut)

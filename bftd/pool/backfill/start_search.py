@@ -86,7 +86,9 @@ class Calendar:
         return cls(
             now_s=now_s,
             everything=everything,
-            ends=JobEnds(ready, (replace(end, mask=end.mask & used) if end.mask & ~used else end for end in ends), now_s),
+            ends=JobEnds(
+                ready, (replace(end, mask=end.mask & used) if end.mask & ~used else end for end in ends), now_s
+            ),
             space=Timeline(now_s, everything),
             booked=booked,
             freed=sorted(freed),

@@ -325,7 +325,7 @@ class Controller(Nodes):
             if self.pilots & mask and waiting.locked_s <= self.now_s:
                 self._preempt(waiting, self.with_pilots(mask, waiting.need))
             named = part.required if part.required.bit_count() >= part.need else 0
-            if named or self._holds(waiting, open_):
+            if named or self.holds(part, waiting.need, waiting.job.limit_s, open_):
                 open_ &= ~(named or part.within)
 
     def _look_in_reservation(self, waiting: WaitingJob) -> None:
@@ -337,14 +337,6 @@ class Controller(Nodes):
             self._begin(waiting, self.choice(free, waiting.need), "main")
         elif waiting.locked_s <= self.now_s:
             self._preempt(waiting, self.with_pilots(booking.mask, waiting.need))
-
-    def _holds(self, waiting: WaitingJob, open_: int) -> bool:
-        """Whether a job that does not fit closes its partition; not if reservations or outages alone are in its way."""
-        some = waiting.part.allowed & self.everything & ~self.soon_reserved(waiting.job.limit_s)
-        if not waiting.need.met(some):
-            return False
-        some &= open_
-        return some.bit_count() >= waiting.need.count or bool(some & ~self.idle)
 
     def _allowed(self, waiting: WaitingJob) -> bool:
         """Whether the limits let a job start now."""

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
+from typing import Protocol
 
 from bftd.pool.backfill.model import Component, QueueEntry
 from bftd.pool.backfill.node_choice import NodeNeed
 from bftd.pool.backfill.order import line_rank
 from bftd.simulation.slurm.limits import Bound
 from bftd.simulation.slurm.model import JobRun, SimulatedJob, SimulatedPartition, SimulatedSite
-from bftd.simulation.slurm.plans import Plans
 from bftd.simulation.slurm.priority import FairTree, Multifactor
 
 _PLAIN = SimulatedPartition(0)
+
+
+class CyclePlans(Protocol):
+    """The plans of one backfill cycle, which are worked out when they are needed."""
+
+    def resolve(self, line: WaitingJob) -> None:
+        """Go on until the plan of a line is known."""
+
+    def tell(self, before_s: float) -> None:
+        """Go on until all plans are known that start before a time."""
 
 
 class WaitingJob:
@@ -53,7 +63,7 @@ class WaitingJob:
         self.bounds: tuple[Bound, ...] = ()
         self.known_s: float | None = None
         self.known = 0
-        self.plans: Plans | None = None
+        self.plans: CyclePlans | None = None
         self.turn = 0
         self.locked_s = -inf
         self.eligible_s = job.eligible_s
@@ -61,7 +71,7 @@ class WaitingJob:
 
     @property
     def plan_s(self) -> float | None:
-        """When the job is planned to start; None if it has no plan."""
+        """The start that the job is planned for; None if it has no plan."""
         if self.plans is not None:
             self.plans.resolve(self)
         return self.known_s

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from bftd.pool.backfill.model import Component
 from bftd.pool.backfill.node_choice import NodeNeed, for_plan
 from bftd.simulation.slurm.model import SimulatedSite
 from bftd.simulation.slurm.switches import Tree
@@ -44,6 +45,14 @@ class Nodes:
             if booking.end_s > now_s and now_s + limit_s > booking.start_s:
                 found |= booking.mask
         return found
+
+    def holds(self, part: Component, need: NodeNeed, limit_s: float, open_: int) -> bool:
+        """Whether a job that does not fit closes its partition; not if reservations or outages alone are in its way."""
+        some = part.allowed & self.everything & ~self.soon_reserved(limit_s)
+        if not need.met(some):
+            return False
+        some &= open_
+        return some.bit_count() >= need.count or bool(some & ~self.idle)
 
     def with_pilots(self, mask: int, need: NodeNeed) -> int:
         """Return the nodes that Slurm chooses where pilots have to go; 0 if the job does not fit even so."""

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
 from bftd.pool.backfill.planner import Walk
-
-if TYPE_CHECKING:
-    from bftd.simulation.slurm.lines import WaitingJob
+from bftd.simulation.slurm.lines import WaitingJob
 
 _MINUTE_S = 60.0
 # A little later a little more will be asked for.
