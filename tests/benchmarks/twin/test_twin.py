@@ -11,6 +11,7 @@ from benchmarks import twin
 from benchmarks.backfill.recording import load
 from benchmarks.backfill.replay import RECORDINGS
 from benchmarks.twin import __main__ as program
+from benchmarks.twin import speed
 from benchmarks.twin.__main__ import WITHOUT, Condition, compared, courses_of
 from benchmarks.twin.recorded import Likeness, likeness
 from benchmarks.twin.streams import Shape
@@ -86,3 +87,26 @@ def test_the_benchmark_compares_every_condition_with_slurm_alone(
     by_name = {one["name"]: one for one in told["conditions"]}
     assert by_name["without bftd, again"]["harvested_node_s"] == 0.0
     assert by_name["bftd"]["harvested_node_s"] > 0.0
+
+
+def test_the_speed_is_told_of_streams_and_of_a_made_up_year(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["speed", "--streams", "1", "--jobs", "40", "--nodes", "512", "--json"])
+    assert speed.main() == 0
+    told = json.loads(capsys.readouterr().out)
+    assert min(told["jobs_per_s"], told["jobs_per_s_with_pilots"], told["year_cpu_s"]) > 0.0
+    assert (told["year_jobs"], told["year_nodes"]) == (40, 512)
+    assert told["year_harvested_node_h"] > 0.0
+
+
+def test_the_made_up_year_is_always_the_same_and_as_long_as_its_load_says() -> None:
+    jobs = speed.made_up(3400, 2000, 0.9)
+    assert jobs == speed.made_up(3400, 2000, 0.9)
+    assert len(jobs) == 2000
+    assert [job.number for job in jobs] == list(range(2000))
+    assert sorted(job.submit_s for job in jobs) == [job.submit_s for job in jobs]
+    assert all(job.component.need <= 3400 and 0.0 < job.run_s <= job.limit_s for job in jobs)
+    lasts_s = jobs[-1].submit_s - jobs[0].submit_s
+    load = sum(job.run_s * job.component.need for job in jobs) / (3400 * lasts_s)
+    assert load == pytest.approx(0.9, rel=0.05)

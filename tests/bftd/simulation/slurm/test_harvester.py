@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from math import floor
+from dataclasses import replace
+from math import floor, inf
+
+import pytest
 
 from benchmarks.twin.streams import BEGIN_S, Shape, stream_on
 from bftd.config.keys import PoolConfig
+from bftd.pool.backfill.model import Component
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.courses import course
 from bftd.simulation.slurm.harvester import Harvester, HarvestSettings
 from bftd.simulation.slurm.lines import WaitingJob
+from bftd.simulation.slurm.model import SimulatedJob, SimulatedPartition, SimulatedSite
 from bftd.simulation.slurm.nodes import bits
+from bftd.simulation.slurm.plans import Ahead
+from bftd.simulation.slurm.priority import Multifactor
 from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
 from tests.bftd.builders import job, node
 
@@ -120,6 +127,93 @@ def test_masks_decide_at_every_look_as_the_pool_does() -> None:
     assert differences == []
 
 
+class EverySecond(Harvester):
+    """A harvester that polls although it would find nothing to do."""
+
+    idle_polls = 0
+
+    def _poll_at(self, least_s: float) -> None:
+        super()._poll_at(-inf)
+
+    def _poll(self, due_s: float) -> None:
+        if self._controller.news_for_pool or due_s >= self._next_s:
+            super()._poll(due_s)
+        else:
+            self.idle_polls += 1
+            self._polled_s = due_s
+            self._poll_at(due_s)
+
+
+def whole_walk(ahead: Ahead, before_s: float) -> None:
+    """Walk through the whole queue at once, as slurmctld does."""
+    while ahead.step():
+        pass
+
+
+def stream_of(seed: int, depth: int) -> tuple[SimulatedSite, list[SimulatedJob]]:
+    """A stream; where backfill looks at few jobs, wide ones come first, and the others keep their plans."""
+    shape = (QUICK, SLOW)[seed % 2]
+    plain = shape.site()
+    scheduler = replace(plain.scheduler, depth=depth, interval_s=(30.0, 7.0)[seed % 3 == 0])
+    priority = Multifactor(job_size=1000) if depth < 500 else None
+    return stream_on(replace(plain, scheduler=scheduler, priority=priority), shape, seed)
+
+
+def course_of(seed: int, depth: int, harvester: type[Harvester] | None) -> tuple[object, Harvester | None]:
+    site, jobs = stream_of(seed, depth)
+    controller = Controller(site, jobs, seed)
+    own = None
+    if harvester is not None:
+        own = harvester(controller)
+        own.begin(jobs[0].submit_s - 5.0)
+    runs = controller.run(14.6)
+    told = [(run.start_s, run.nodes, run.by, run.preempted_s) for run in runs]
+    return (told, controller.preemptions, controller.late, own and (own.node_s, own.earmarks, own.useful)), own
+
+
+def plans_of(seed: int, depth: int, backwards: bool) -> list[dict[int, tuple[float | None, int]]]:
+    """The plans of all waiting jobs now and then, read in the order of the queue or backwards."""
+    site, jobs = stream_of(seed, depth)
+    controller = Controller(site, jobs, seed)
+    found: list[dict[int, tuple[float | None, int]]] = []
+
+    def read(_: object) -> None:
+        lines = controller.queue[::-1] if backwards else controller.queue
+        found.append({line.job.number: (line.plan_s, line.plan) for line in lines})
+
+    for place in range(40):
+        controller.at(jobs[0].submit_s + 40.0 * place, read)
+    controller.run(14.6)
+    return found
+
+
+def test_a_plan_is_the_same_whenever_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [(seed, depth) for seed in range(1, 5) for depth in (500, 5)]
+    found = [plans_of(seed, depth, backwards) for seed, depth in cases for backwards in (False, True)]
+    monkeypatch.setattr(Ahead, "go", whole_walk)
+    whole = [plans_of(seed, depth, False) for seed, depth in cases for _ in range(2)]
+    assert sum(plan_s is not None for one in whole for each in one for plan_s, _ in each.values()) > 100
+    assert found == whole
+
+
+@pytest.mark.parametrize("harvester", [None, Harvester])
+def test_a_walk_that_ends_where_nothing_behind_could_start_decides_as_a_whole_one(
+    harvester: type[Harvester] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = [(seed, depth) for seed in range(1, 7) for depth in (500, 5)]
+    courses = [course_of(seed, depth, harvester)[0] for seed, depth in cases]
+    monkeypatch.setattr(Ahead, "go", whole_walk)
+    assert [course_of(seed, depth, harvester)[0] for seed, depth in cases] == courses
+
+
+def test_polls_that_are_left_out_would_find_nothing_to_do() -> None:
+    for seed in range(1, 7):
+        told, every_second = course_of(seed, 500, EverySecond)
+        assert isinstance(every_second, EverySecond)
+        assert every_second.idle_polls > 100
+        assert course_of(seed, 500, Harvester)[0] == told
+
+
 def test_earmarks_save_most_preemptions() -> None:
     preemptions = {}
     for earmark in (True, False):
@@ -147,3 +241,25 @@ def test_the_order_of_those_allocations_is_chance() -> None:
         controller.run(until_s=BEGIN_S - 4.0)
         orders.add(tuple(sorted(controller.pilot_age, key=controller.pilot_age.__getitem__)))
     assert len(orders) == 4
+
+
+def test_a_plan_that_only_an_earlier_cycle_made_keeps_pilots_away() -> None:
+    plain = SimulatedSite.of(4)
+    where = replace(
+        plain,
+        scheduler=replace(plain.scheduler, depth=1),
+        partitions=(SimulatedPartition(0b1111), SimulatedPartition(0b1111, tier=10)),
+    )
+    jobs = [
+        SimulatedJob(number, BEGIN_S + at_s, 400.0, 420.0, Component(0b1111, need, within=0b1111), partitions=(tier,))
+        for number, (at_s, need, tier) in enumerate([(0.0, 4, 0), (5.0, 4, 0), (60.0, 1, 1)])
+    ]
+    controller = Controller(where, jobs, 1)
+    harvester = Harvester(controller)
+    harvester.begin(BEGIN_S - 5.0)
+    controller.run(30.0, until_s=BEGIN_S + 200.0)
+    high, low = controller.queue
+    assert low.known_s is None
+    soon, _, _ = harvester._claimed(BEGIN_S + 405.0, BEGIN_S + 405.0)
+    assert (low.plan, soon) == (0b1111, 0b1111)
+    assert high.plan_s is not None
