@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -54,6 +55,7 @@ def _several(kind: type[N]) -> Callable[[click.Context, click.Parameter, str | N
 @replay_options.objective
 @replay_options.rescale_model
 @replay_options.cost_multiplier
+@replay_options.price
 @click.option("--jobs", type=int, metavar="N", help="Replays at once [one for each core].")
 @click.option(
     "--seed",
@@ -71,6 +73,7 @@ def advise(
     t_fwds_s: tuple[float, ...] | None,
     pj_maxes: tuple[int, ...] | None,
     prefer: Prefer,
+    pricing: bool,
     jobs: int | None,
     as_json: bool,
     output: str | None,
@@ -82,8 +85,10 @@ def advise(
     chosen = Options(**arguments)
     from bftd.simulation import trace as traces
     from bftd.simulation.drivers import trainers
+    from bftd.simulation.price import price
 
     trace = traces.read(Path(path))
+    log = replay_options.log_beside(path) if pricing and nodes is None else None
     if nodes is not None:
         trace = trace.select(nodes)
     training = None if trainers_path is None else trainers.read(trainers_path)
@@ -91,6 +96,9 @@ def advise(
         advice = advising.advise(
             trace, training, t_fwds_s or T_FWDS_S, pj_maxes, options=chosen, prefer=prefer, jobs=jobs, progress=progress
         )
+    if log is not None:
+        with progress_bar("queue") as progress:
+            advice = replace(advice, price=price(log, jobs=jobs, progress=progress))
     text = common.json_text(advice.to_json())
     if output is not None:
         common.write(Path(output), text)
@@ -114,7 +122,9 @@ def _lines(advice: Advice) -> Iterable[str]:
     else:
         bounds = f"{expected.low:,.0f} to {expected.high:,.0f} with {expected.confidence:.0%} confidence"
         yield f"expect:      {worth}, {bounds} (bootstrap of {expected.days} days)"
-    yield from (f"note: {note}" for note in advice.notes)
+    if (price := advice.price) is not None:
+        yield f"price:       {price.sentence()}"
+    yield from (f"note: {note}" for note in (*advice.notes, *(price.notes if price is not None else ())))
 
 
 def _table(advice: Advice) -> Iterable[str]:

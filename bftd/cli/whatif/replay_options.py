@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, get_args
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from bftd.simulation.replay.options import Accounting, Objective, Options, Policy, RescaleModel
+
+if TYPE_CHECKING:
+    from bftd.simulation.trace.job_model import JobLog
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -18,6 +22,14 @@ def choice(name: str, of: Any, help: str) -> Callable[[Command], Command]:
     """Return an option that takes one of the values of a Literal; its default is that of `Options`."""
     default = getattr(DEFAULT, name.removeprefix("--").replace("-", "_"))
     return click.option(name, type=click.Choice(list(get_args(of))), default=default, show_default=True, help=help)
+
+
+def log_beside(trace: str) -> JobLog | None:
+    """Return the log of jobs that bft trace from-sacct wrote beside a trace, None if there is none."""
+    from bftd.simulation.trace import job_log
+
+    path = job_log.path_of(Path(trace))
+    return job_log.load(path) if path.exists() else None
 
 
 nodes = click.option(
@@ -48,5 +60,11 @@ rescale_model = choice(
 )
 cost_multiplier = click.option(
     "--cost-multiplier", type=float, default=DEFAULT.cost_multiplier, help="Multiply all rescale costs."
+)
+price = click.option(
+    "--price/--no-price",
+    "pricing",
+    default=True,
+    help="Whether to simulate the queue by a log of jobs [yes].",
 )
 endless = click.option("--endless", is_flag=True, help="Start the list of trainers again when it is used up.")

@@ -22,7 +22,7 @@ from bftd.simulation.replay.options import Options
 
 if TYPE_CHECKING:
     from bftd.simulation.drivers.trainers import SimTrainer
-    from bftd.simulation.report.gather import NamedTrace
+    from bftd.simulation.report.gather import NamedLog, NamedTrace
     from bftd.simulation.report.model import Provenance
     from bftd.simulation.report.stored import Stored
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 @replay_options.rescale_model
 @replay_options.endless
 @click.option("--sweep/--no-sweep", "sweeping", default=True, help="Whether to try other t_fwd and pj_max [yes].")
+@replay_options.price
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes [one for each core].")
 def report(
     paths: Sequence[str],
@@ -47,12 +48,14 @@ def report(
     trainers_path: str | None,
     nodes: str | None,
     sweeping: bool,
+    pricing: bool,
     jobs: int | None,
     **arguments: Any,
 ) -> None:
     """Write a page on what idle nodes are worth.
 
-    T is a trace, which is replayed, or a result that bft replay --json or bft advise -o has stored.
+    T is a trace, which is replayed, a log of jobs, or a result that bft replay --json or bft advise -o has stored. What
+    the regular jobs of a log would pay is simulated; the log beside a trace is found.
     """
     from bftd.simulation.report import canvas
     from bftd.simulation.report.gather import gather
@@ -60,12 +63,12 @@ def report(
 
     drawn_with = canvas.version()  # check this, like the rest, before minutes of work
     common.refuse_unwritable(Path(output))
-    traces, stored = _read(paths, nodes)
+    traces, stored, logs = _read(paths, nodes, pricing)
     trainers = _trainers(trainers_path)
     options = Options(**arguments | {"nodes": nodes, "endless": arguments["endless"] or trainers_path is None})
     with progress_bar("replays") as progress:
-        cases = gather(traces, stored, trainers, options, jobs=jobs, sweeping=sweeping, progress=progress)
-    made = page(cases, _provenance(traces, stored, trainers_path, trainers, drawn_with))
+        cases = gather(traces, stored, trainers, options, logs=logs, jobs=jobs, sweeping=sweeping, progress=progress)
+    made = page(cases, _provenance(paths, traces, stored, trainers_path, trainers, drawn_with))
     try:
         Path(output).write_bytes(made)
     except OSError as error:
@@ -73,21 +76,27 @@ def report(
     click.echo(f"{output}: {size(len(made))}, {counted(len(cases), 'trace')}")
 
 
-def _read(paths: Sequence[str], nodes: str | None) -> tuple[list[NamedTrace], list[Stored]]:
-    """Read traces, restricted to the requested nodes, and stored results."""
+def _read(
+    paths: Sequence[str], nodes: str | None, pricing: bool
+) -> tuple[list[NamedTrace], list[Stored], list[NamedLog]]:
+    """Read traces, restricted to the requested nodes, stored results, and logs of jobs, also those beside traces."""
     from bftd.simulation.report import stored
-    from bftd.simulation.report.gather import NamedTrace
-    from bftd.simulation.trace import files
+    from bftd.simulation.report.gather import NamedLog, NamedTrace
+    from bftd.simulation.trace import files, job_log
 
-    traces, results = [], []
+    traces, results, logs = [], [], []
     for path in dict.fromkeys(paths):
+        name = Path(path).name.partition(".")[0]
         if path.endswith(".json"):
             results.append(stored.read(Path(path)))
-            continue
-        trace = files.read(path)
-        chosen = trace if nodes is None else trace.select(nodes)
-        traces.append(NamedTrace(trace.source or Path(path).name.partition(".")[0], chosen))
-    return traces, results
+        elif job_log.is_named(Path(path)):
+            logs.append(NamedLog(name, job_log.load(path)))
+        else:
+            trace = files.read(path)
+            chosen = trace if nodes is None else trace.select(nodes)
+            log = replay_options.log_beside(path) if pricing and nodes is None else None
+            traces.append(NamedTrace(trace.source or name, chosen, log))
+    return traces, results, logs
 
 
 def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
@@ -98,6 +107,7 @@ def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
 
 
 def _provenance(
+    paths: Sequence[str],
     traces: Sequence[NamedTrace],
     stored: Sequence[Stored],
     trainers_path: str | None,
@@ -108,11 +118,14 @@ def _provenance(
 
     from bftd.simulation.drivers.trainers import digest
     from bftd.simulation.report.model import Provenance
+    from bftd.simulation.trace import job_log
 
     inputs = [(named.name, f"trace, {len(named.trace.nodes):,} nodes", named.trace.digest()) for named in traces]
     if traces:
         name = Path(trainers_path).name if trainers_path else "the paper's Table 2"
         inputs.append((name, f"{len(trainers):,} trainers, of their content", digest(trainers)))
+    for log in filter(job_log.is_named, map(Path, paths)):
+        inputs.append((log.name, "log of jobs", hashlib.sha256(log.read_bytes()).hexdigest()))
     inputs += [(Path(each.path).name, "stored result", hashlib.sha256(each.raw).hexdigest()) for each in stored]
     versions = {
         "bftd": __version__,

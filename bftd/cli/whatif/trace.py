@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +116,7 @@ def from_sacct(
     # pilots do not count as use of a node: a replay would harvest it again
     ignored = [name for name in ignored if name] if ignored else configuration.load_found(config_path).slurm.harvested
     every = path is None and nodes is None
+    slurm: dict[str, str] = {}
     if path is not None:
         accounts.add_jobs(_text(path), _named(path), ignored)
         if nodes is None:
@@ -127,6 +129,7 @@ def from_sacct(
         if since_s >= until_s:
             raise UsageError("--since must be before --until, and before now")
         nodes = nodes or _ask(client, "scontrol", "show", "nodes", "-o")
+        slurm = _ask_settings(client)
         _ask_accounts(client, accounts, since_s, until_s, ignored, events is None, reservations is None)
     if events is not None:
         accounts.add_events(_text(events), _named(events))
@@ -137,7 +140,7 @@ def from_sacct(
     period = conversion.window(accounts, since_s, until_s)
     made = conversion.trace(accounts, _node_list(nodes), period, min_idle_s, every=every)
     _print_summary(files.write(made, output), output)
-    _write_jobs(accounts.logged, period, made.nodes, every, Path(output))
+    _write_jobs(accounts.logged, period, made.nodes, every, slurm, Path(output))
 
 
 @trace.command("from-slurm", short_help="Record the live cluster from now on.")
@@ -227,6 +230,19 @@ def _ask_accounts(
         accounts.add_reservations(answer, "the answer of sacctmgr show reservation")
 
 
+def _ask_settings(client: SlurmClient) -> dict[str, str]:
+    """Return the settings of Slurm that a log of jobs keeps, none if slurmctld does not answer."""
+    from bftd.simulation.trace.job_model import SETTINGS
+    from slurm_plugin.errors import SlurmError
+    from slurm_plugin.read.settings import parse_config
+
+    try:
+        config = parse_config(client.run("scontrol", "show", "config").out)
+    except SlurmError:
+        return {}
+    return {name: config[name] for name in SETTINGS if name in config}
+
+
 def _ask(client: SlurmClient, command: str, *arguments: str) -> str:
     from slurm_plugin.errors import CommandError
 
@@ -276,7 +292,9 @@ def _print_summary(made: Trace, output: str) -> None:
     common.echo(f"note: {sentence}" for sentence in notes(made.notes))
 
 
-def _write_jobs(rows: JobRows, period: TracePeriod, nodes: Sequence[str], every: bool, output: Path) -> None:
+def _write_jobs(
+    rows: JobRows, period: TracePeriod, nodes: Sequence[str], every: bool, slurm: dict[str, str], output: Path
+) -> None:
     """Write the log of jobs beside the trace and print what it amounts to, or why there is none."""
     from bftd.simulation.trace import job_log
 
@@ -285,7 +303,7 @@ def _write_jobs(rows: JobRows, period: TracePeriod, nodes: Sequence[str], every:
         beside.unlink(missing_ok=True)  # one of before would tell of other jobs than the trace
         common.echo([f"note: {rows.lacks}"])
         return
-    log = rows.log(period.start_s, period.end_s, nodes, every=every)
+    log = replace(rows.log(period.start_s, period.end_s, nodes, every=every), slurm=slurm)
     job_log.write(log, beside)
     users, accounts = len({job.user for job in log.jobs} - {""}), len({job.account for job in log.jobs} - {""})
     common.echo([

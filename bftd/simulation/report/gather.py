@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,15 @@ from bftd.simulation.report.stored import Key, Stored
 
 if TYPE_CHECKING:
     from bftd.simulation.drivers.trainers import SimTrainer
+    from bftd.simulation.price import Price
     from bftd.simulation.replay import Options
     from bftd.simulation.replay.options import Policy
     from bftd.simulation.trace import Trace
+    from bftd.simulation.trace.job_model import JobLog
 
 Progress = Callable[[float], None]
+# The price of a log takes about as long as so many replays.
+_PRICED = 6
 _POLICIES: tuple[Policy, ...] = (OURS, EQUAL_SHARE, RIGID)
 
 _USED_UP = (
@@ -29,10 +33,19 @@ _USED_UP = (
 
 @dataclass(frozen=True)
 class NamedTrace:
-    """A trace and its name in the report."""
+    """A trace, its name in the report, and the log of jobs beside it."""
 
     name: str
     trace: Trace
+    log: JobLog | None = None
+
+
+@dataclass(frozen=True)
+class NamedLog:
+    """A log of jobs without a trace, and its name in the report."""
+
+    name: str
+    log: JobLog
 
 
 def gather(
@@ -41,11 +54,12 @@ def gather(
     trainers: Sequence[SimTrainer],
     options: Options,
     *,
+    logs: Sequence[NamedLog] = (),
     jobs: int | None = None,
     sweeping: bool = True,
     progress: Progress = lambda _: None,
 ) -> list[Case]:
-    """Return one case for each trace and for each other trace with stored results, in the order given.
+    """Return one case for each trace, for each other trace with stored results, and for each log, in the order given.
 
     Traces are replayed with each policy, and with other settings if `sweeping`, on `jobs` processes (default: one per
     core); `progress` is called with the fraction done, in 0..1.
@@ -56,7 +70,8 @@ def gather(
     for each in stored:
         cases[each.key] = _with(cases.get(each.key, Case(each.name)), each)
     swept = [named for named in traces if sweeping and not cases[_key(named.trace, trainers, options)].points]
-    whole = max(1, len(_POLICIES) * len(traces) + sweep.TRIED * len(swept))
+    priced = [log for log in (*(named.log for named in traces), *(named.log for named in logs)) if log is not None]
+    whole = max(1, len(_POLICIES) * len(traces) + sweep.TRIED * len(swept) + _PRICED * len(priced))
     replayed = _replayed(
         traces, trainers, options, jobs, lambda part: progress(part * len(_POLICIES) * len(traces) / whole)
     )
@@ -75,7 +90,25 @@ def gather(
         points, expected = sweep.tried(_cut(named.trace, options), trainers, options, jobs, report)
         key = _key(named.trace, trainers, options)
         cases[key] = replace(cases[key], points=points, expected=expected)
-    return list(cases.values())
+    begun = len(_POLICIES) * len(traces) + sweep.TRIED * len(swept)
+    prices = _prices(priced, jobs, lambda part: progress((begun + _PRICED * len(priced) * part) / whole))
+    for named in traces:
+        if named.log is not None:
+            key = _key(named.trace, trainers, options)
+            cases[key] = replace(cases[key], price=next(prices))
+    return [*cases.values(), *(Case(named.name, price=next(prices)) for named in logs)]
+
+
+def _prices(logs: Sequence[JobLog], jobs: int | None, progress: Progress) -> Iterator[Price]:
+    """Yield the price for each log."""
+    from bftd.simulation.price import price
+
+    for place, log in enumerate(logs):
+
+        def report(part: float, place: int = place) -> None:
+            progress((place + part) / len(logs))
+
+        yield price(log, jobs=jobs, progress=report)
 
 
 def _replayed(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from bftd.simulation.price import Price
 
 WEEK_S = 7 * 86400.0
 OURS: Final = "milp"
@@ -139,7 +142,8 @@ class IdleNodes:
 class Case:
     """One site: a trace with all results for it. `pool` is None if only stored results were given.
 
-    `expected` is for the settings of the main replay or, with `recommended`, for those that `bft advise` chose.
+    `price` is what its regular jobs pay, None without a log of them. `expected` is for the settings of the main replay
+    or, with `recommended`, for those that `bft advise` chose.
     """
 
     name: str
@@ -149,6 +153,7 @@ class Case:
     expected: WeeklyGain | None = None
     recommended: bool = False
     notes: Sequence[str] = ()
+    price: Price | None = None
 
     @property
     def main(self) -> Replayed | None:

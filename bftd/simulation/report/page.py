@@ -7,6 +7,7 @@ from xml.etree.ElementTree import Element
 
 from bftd.base.errors import UsageError
 from bftd.base.format import decimal, duration, percent
+from bftd.simulation.report import price
 from bftd.simulation.report.html import Content, document, shown, table, tag
 from bftd.simulation.report.model import Case, Provenance, Replayed
 from bftd.simulation.report.sections import compared, policy_name, sections
@@ -32,6 +33,10 @@ _METHOD = (
     "Equal share gives each trainer as many nodes as any other. Rigid jobs are what centres run in a preemptible "
     "partition today: all of one size, the best power of two unless one was given, at most pj_max at once, killed as a "
     "whole when one node goes, and resumed from their last checkpoint.",
+    "Where there is a log of jobs, a simulated slurmctld runs them again many times, with bftd and without, each time "
+    "with another phase of backfill: a course. Two jobs that swap nodes within a second lead to another course, so "
+    "single jobs and single courses tell little. Jobs have whole nodes there, and Slurm's settings are those that the "
+    "log tells, else its defaults. Where the simulation does not reproduce the waits of the log, no price is given.",
     "What regular jobs pay is not part of a replay: the trace is played as it was recorded, and no regular job in it "
     "starts later. It was measured on private clusters instead. Without a queue, a job of 4 nodes started "
     f"{START_HARVESTED_S} s after its submission where all 8 nodes were harvested, and after {START_IDLE_S} s where "
@@ -72,7 +77,9 @@ def _summary(case: Case) -> list[Content]:
     main = case.main
     if main is None:
         sentence = (
-            _expected_text(case) or "No replay of bftd's own policy was given, so there is nothing to tell of it."
+            _expected_text(case)
+            or _price_text(case)
+            or "No replay of bftd's own policy was given, so there is nothing to tell of it."
         )
         return [tag("p", sentence, class_="lead"), *_cards(case), *notes]
     nodes = int(main.data["run"]["inputs"]["trace"]["nodes"])
@@ -105,13 +112,31 @@ def _cards(case: Case) -> list[Content]:
         others = ", ".join(f"{percent(each.efficiency)} with {policy_name(each)}" for each in compared(case)[1:])
         of = "of the samples that as many dedicated nodes make"
         cards.append(("Efficiency U", percent(main.efficiency), f"{of}; {others}" if others else of))
+    if case.price is not None and case.price.waits:
+        wait = case.price.waits[0]
+        of = f"of {duration(wait.of_s)}, simulated with the site's own jobs; by chance up to {duration(wait.null_s)}"
+        cards.append(("The mean wait grows by", price.relative(wait.mean_s, wait), of))
+        return [_dl(cards)]
     paid = (
         f"{START_HARVESTED_S} s against {START_IDLE_S} s on a private cluster of 8 nodes without a queue (python -m "
         "benchmarks.give_back); not part of this replay. Behind a queue it is more, see How to read this"
     )
     cards.append(("A regular job starts later by", f"{START_HARVESTED_S - START_IDLE_S:.2f}\u202fs", paid))
+    return [_dl(cards)]
+
+
+def _dl(cards: Sequence[tuple[str, str, str]]) -> Element:
     made = [tag("div", tag("dt", what), tag("dd", value), tag("dd", of, class_="of")) for what, value, of in cards]
-    return [tag("dl", *made, class_="cards")]
+    return tag("dl", *made, class_="cards")
+
+
+def _price_text(case: Case) -> str:
+    """Return what only a log of jobs tells in a sentence, "" without one."""
+    if case.price is None:
+        return ""
+    weekly = f"{case.price.node_hours_per_week:,.0f} node-hours a week"
+    harvest = "" if case.price.why_not else f"bftd would harvest {weekly}. "
+    return f"{harvest}{shown(case.price.sentence())}"
 
 
 def _expected_text(case: Case) -> str:

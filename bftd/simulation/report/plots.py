@@ -16,6 +16,8 @@ from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Floats, IdleN
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from bftd.simulation.price import Tried
+
 # Colour and dashes of each policy, so that a print in grey can be read too.
 LINES = {OURS: (style.OURS, ""), EQUAL_SHARE: (style.EQUAL, "6 3"), RIGID: (style.RIGID, "2 2.5")}
 # The use of the idle nodes, in the words of docs/howto/history.md.
@@ -141,6 +143,39 @@ def pareto(points: Sequence[TriedSettings], front: Sequence[TriedSettings], used
         axes.set_xlabel("mean run time of a trainer, h")
         axes.margins(x=0.08)
         _zoomed(axes, "idle node-hours recovered", values, 0.15)
+
+    return draw
+
+
+def price(names: Sequence[str], tried: Sequence[Tried], training: float | None) -> Draw:
+    """Draw for each setting the node-hours harvested a week, of which a part is `training`, and the price beside it."""
+
+    def draw(axes: Axes, narrow: bool) -> None:
+        figure = axes.figure
+        axes.remove()
+        harvested, paid = figure.subplots(*((2, 1) if narrow else (1, 2)), sharey=not narrow)
+        rows = range(len(tried))
+        hours = [one.node_hours_per_week for one in tried]
+        harvested.barh(rows, hours, 0.6, color=HELD.light)
+        if training is not None:
+            harvested.barh(rows, [training * one for one in hours], 0.6, color=TRAINING.light)
+        harvested.set_title("node-hours a week" + ("" if training is None else ", training in blue"), loc="left")
+        of_s = max(tried[0].wait.of_s, 1e-9)
+        null = 100.0 * tried[0].wait.null_s / of_s
+        paid.axvspan(-null, null, color=style.IDLE.light, linewidth=0)
+        for row, one in zip(rows, tried, strict=True):
+            low, mean, high = (100.0 * value / of_s for value in (one.wait.low_s, one.wait.mean_s, one.wait.high_s))
+            paid.plot([low, high], [row, row], color=style.EQUAL.light)
+            paid.plot([mean], [row], "o", color=style.EQUAL.light, markersize=7)
+        paid.set_title("jobs wait longer by, %", loc="left")
+        for each in (harvested, paid):
+            each.set_yticks(rows, names)
+            each.tick_params(axis="y", labelcolor=style.INK.light)
+            each.grid(False)
+            each.locator_params(axis="x", nbins=4)
+            each.set_ylim(len(tried) - 0.5, -0.5)
+        if not narrow:
+            paid.tick_params(axis="y", labelleft=False)
 
     return draw
 

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from bftd.base.format import counted, decimal, duration, listed, percent
-from bftd.simulation.report import canvas, plots, style
+from bftd.simulation.report import canvas, plots, price, style
 from bftd.simulation.report.html import Content, add, shown, table, tag
 from bftd.simulation.report.model import EQUAL_SHARE, OURS, RIGID, Case, Replayed, TriedSettings
 
@@ -26,6 +26,7 @@ _FOLDED_ROWS = 8
 def sections(case: Case, prefix: str) -> list[tuple[str, str, Section]]:
     """Return (id, heading, content) of all sections that a case has data for; ids begin with `prefix`."""
     makers: Sequence[tuple[str, str, Callable[[Case, str], Section]]] = (
+        ("price", "What regular jobs pay", price.section),
         ("pool", "Idle nodes", _pool),
         ("fragments", "How long a node stays idle", _fragments),
         ("efficiency", "What is made of them", _efficiency),

@@ -7,7 +7,7 @@ is compared are means over courses, whose unit is the independent thing: a strea
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, sqrt
 from random import Random
@@ -26,6 +26,8 @@ Control = Literal["slurm", "random"]
 SAME_S = 5.0
 # Pilots are on the idle nodes so long before the first submission.
 _AHEAD_S = 5.0
+# A course is watched so often.
+_WATCHES = 500
 _Z = 1.96
 
 
@@ -35,7 +37,8 @@ class Course:
 
     `waits_s` are inf for jobs that never started. `makespan_s` is from the first submission to the last end. With bftd,
     `harvested_node_s` is the time that pilots had nodes, `preemptions` how often Slurm took some, and `late` how often
-    a backfill cycle found a job that fits only without pilots.
+    a backfill cycle found a job that fits only without pilots. `delays_s` are from Slurm's first preemption for a job
+    to its allocation, 0 without one.
     """
 
     waits_s: tuple[float, ...]
@@ -45,6 +48,7 @@ class Course:
     late: int = 0
     earmarks: int = 0
     useful_earmarks: int = 0
+    delays_s: tuple[float, ...] = ()
 
     @property
     def mean_wait_s(self) -> float:
@@ -64,25 +68,49 @@ def course(
     harvest: HarvestSettings | None = None,
     control: Control = "slurm",
     phase_s: float | None = None,
+    watch: Callable[[float], None] | None = None,
+    period: tuple[float, float] | None = None,
 ) -> Course:
-    """Run one course, with bftd if `harvest` says how. Backfill begins `phase_s` after the first job, drawn if None."""
+    """Run one course, with bftd if `harvest` says how. Backfill begins `phase_s` after the first job, drawn if None.
+
+    `watch` is called every now and then with the part of the submissions that is over, and may raise to end the course.
+    With a `period` only what is harvested in it counts.
+    """
     controller = Controller(site, jobs, seed, _at_random(site, seed) if control == "random" else None)
     harvester = None
+    held: list[float] = []
     begin_s = min((job.submit_s for job in jobs), default=0.0)
     if harvest is not None:
         harvester = Harvester(controller, harvest)
         harvester.begin(begin_s - _AHEAD_S)
+        for at_s in period or ():
+            controller.at(max(at_s, begin_s), lambda _: held.append(harvester.held_node_s()))
+    if watch is not None:
+        _watched(controller, begin_s, max(job.submit_s for job in jobs), watch)
     runs = controller.run(phase_s)
+    if harvester is not None and period is not None:
+        held += [harvester.held_node_s()] * (2 - len(held))  # the last job ended within the period
     ends_s = [run.end_s for run in runs if run.end_s < inf]
     return Course(
         tuple(run.wait_s for run in runs),
         max(ends_s, default=begin_s) - begin_s,
-        harvester.node_s if harvester else 0.0,
+        held[1] - held[0] if held else harvester.node_s if harvester else 0.0,
         controller.preemptions,
         controller.late,
         harvester.earmarks if harvester else 0,
         harvester.useful if harvester else 0,
+        tuple(0.0 if run.preempted_s is None else run.start_s - run.preempted_s for run in runs),
     )
+
+
+def _watched(controller: Controller, begin_s: float, end_s: float, watch: Callable[[float], None]) -> None:
+    every_s = max(1.0, (end_s - begin_s) / _WATCHES)
+
+    def look(_: object) -> None:
+        watch(min(1.0, (controller.now_s - begin_s) / every_s / _WATCHES))
+        controller.at(controller.now_s + every_s, look)
+
+    controller.at(begin_s, look)
 
 
 @dataclass(frozen=True, slots=True)

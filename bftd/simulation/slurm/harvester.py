@@ -93,6 +93,11 @@ class Harvester:
         for bit in bits(mask):
             self.node_s += self._controller.now_s - self._since_s.pop(bit)
 
+    def held_node_s(self) -> float:
+        """Return the time that pilots have had nodes so far, with those that have them now."""
+        now_s = self._controller.now_s
+        return self.node_s + sum(now_s - since_s for since_s in self._since_s.values())
+
     def _poll_at(self, least_s: float) -> None:
         """Poll at the first time from `least_s` on; those before find nothing to do."""
         due_s = self._polled_s + self._settings.poll_s

@@ -22,10 +22,10 @@ from bftd.base.files import decoded, replacing
 from bftd.protocol.fields import Fields
 from bftd.simulation.trace import swf
 from bftd.simulation.trace.errors import TraceError, unpacking
-from bftd.simulation.trace.job_model import LATEST_S, MOST_JOBS, JobLog, LoggedJob, order
+from bftd.simulation.trace.job_model import LATEST_S, MOST_JOBS, SETTINGS, JobLog, LoggedJob, order
 from bftd.simulation.trace.table import seconds
 
-__all__ = ["JobLog", "LoggedJob", "load", "path_of", "write"]
+__all__ = ["JobLog", "LoggedJob", "is_named", "load", "path_of", "write"]
 
 _MARK = "#bft-jobs "
 _VERSION = 1
@@ -41,10 +41,15 @@ def path_of(trace: Path) -> Path:
     return trace.with_name(trace.name.removesuffix(".gz").removesuffix(".csv") + ".jobs.csv.gz")
 
 
+def is_named(path: Path) -> bool:
+    """Whether a file is a log by its name: T.jobs.csv, or T.swf, with .gz or without."""
+    return path.name.removesuffix(".gz").endswith((".jobs.csv", ".swf"))
+
+
 def write(log: JobLog, path: str | Path) -> None:
     """Write a log atomically, the same one always as the same bytes; raise TraceError if that fails."""
     told = {"version": _VERSION, "jobs": len(log.jobs)}
-    told |= {name: getattr(log, name) for name in ("begin_s", "end_s", "size", "notes")}
+    told |= {name: getattr(log, name) for name in ("begin_s", "end_s", "size", "notes", "slurm")}
     try:
         with (
             replacing(Path(path)) as part,
@@ -118,7 +123,9 @@ def _own(head: Fields, lines: Iterator[tuple[int, str]], path: str) -> JobLog:
         raise TraceError(f"{path} has {len(jobs):,} jobs, its first line tells of {count:,}: is it cut short?")
     begin_s, end_s = (head.number(name, maximum=LATEST_S) for name in ("begin_s", "end_s"))
     notes = tuple(note for note in head.items("notes") if isinstance(note, str))
-    return JobLog(jobs, begin_s, end_s, head.whole("size", None), notes)
+    told = head.nested("slurm")
+    slurm = {name: told.text(name, "") for name in SETTINGS if told.has(name)} if told is not None else {}
+    return JobLog(jobs, begin_s, end_s, head.whole("size", None), notes, slurm)
 
 
 def _jobs(lines: Iterator[tuple[int, str]], where: str, count: int) -> Iterator[LoggedJob]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
@@ -15,6 +15,18 @@ MOST_JOBS = 10_000_000
 """The most jobs of a log: they take about 3 GB of memory."""
 LATEST_S = 253_402_300_799.0
 """The end of the year 9999, the last that a date can have."""
+SETTINGS = (
+    "PriorityDecayHalfLife",
+    "PriorityFavorSmall",
+    "PriorityMaxAge",
+    "PriorityType",
+    "PriorityWeightAge",
+    "PriorityWeightFairshare",
+    "PriorityWeightJobSize",
+    "SLURM_VERSION",
+    "SchedulerParameters",
+)
+"""The settings of Slurm that a log keeps: those that decide which job starts when."""
 # A time without a start or end is a gap if it is this long and so many times longer than such times are on average: of
 # independent jobs, hardly one in a billion is.
 _GAP_S = 3600.0
@@ -78,7 +90,8 @@ class JobLog:
     """The regular jobs of a machine from `begin_s` to `end_s`, unix seconds, by submission and then by id.
 
     A job may have been submitted before the period or end after it. `size` is the number of nodes of the machine, None
-    if unknown. `notes` are sentences on unclear data.
+    if unknown. `notes` are sentences on unclear data. `slurm` are the SETTINGS as `scontrol show config` has them, none
+    if unknown.
     """
 
     jobs: tuple[LoggedJob, ...]
@@ -86,6 +99,7 @@ class JobLog:
     end_s: float
     size: int | None = None
     notes: tuple[str, ...] = ()
+    slurm: Mapping[str, str] = field(default_factory=dict)
 
 
 def order(job: LoggedJob) -> tuple[float, int, str, float]:

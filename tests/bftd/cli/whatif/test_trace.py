@@ -150,6 +150,16 @@ CALLS = [
 """How Slurm's accounting is asked."""
 
 
+CONFIG = """\
+Configuration data as of 2026-03-01T14:00:00
+PriorityType            = priority/basic
+SchedulerParameters     = bf_interval=60
+SLURM_CONF              = /etc/slurm/slurm.conf
+SLURM_VERSION           = 22.05.8
+UnkillableStepTimeout   = 60 sec
+"""
+
+
 def test_a_trace_is_made_of_what_sacct_says_since_a_date(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,11 +171,20 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
         f'echo "sacctmgr $*" >>{tmp_path}/calls\ncase "$3" in event) cat {ASSETS}/events.txt;; '
         f"*) cat {ASSETS}/reservations.txt;; esac",
     )
-    shell_script(commands / "scontrol", f"cat {ASSETS}/nodes.txt")
+    shell_script(
+        commands / "scontrol",
+        f'case "$2" in config) cat {tmp_path}/config.txt;; *) cat {ASSETS}/nodes.txt;; esac',
+    )
+    (tmp_path / "config.txt").write_text(CONFIG)
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     code, out, err = run("from-sacct --since 2026-03-01T12:00 --until 2026-03-01T14:00 -o t.csv")
     assert (code, err) == (0, "")
     assert says(out, "cli.trace.summary", output="t.csv", duration_s="2 h", start="2026-03-01T12:00:00+00:00", nodes=4)
+    assert job_log.load(tmp_path / "t.jobs.csv.gz").slurm == {
+        "PriorityType": "priority/basic",
+        "SLURM_VERSION": "22.05.8",
+        "SchedulerParameters": "bf_interval=60",
+    }
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == CALLS
     shell_script(commands / "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")

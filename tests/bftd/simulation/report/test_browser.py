@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from bftd.simulation.report import Provenance, page
 from bftd.simulation.report.gather import NamedTrace, gather
 from bftd.simulation.report.style import PAPER
 from tests import browser
+from tests.bftd.simulation.price.making import priced
 from tests.bftd.simulation.report.making import SITE, trace, trainers
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser, pytest.mark.plot]
 
-SECTIONS = ["summary", "pool", "fragments", "efficiency", "costs", "t-fwd", "pareto", "method", "made"]
+SECTIONS = ["summary", "price", "pool", "fragments", "efficiency", "costs", "t-fwd", "pareto", "method", "made"]
 # One figure a section, one picture of each shown.
-PLOTS = 6
+PLOTS = 7
 
 # What the browser made of the page, in its own measures. Text is clipped where it leaves the box that shows it: the
 # picture for a label of a plot, else the nearest element that hides or scrolls what is too wide.
@@ -73,6 +75,7 @@ MEASURE = """
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "r.html"
     cases = gather([NamedTrace(SITE, trace())], [], trainers(), Options(), jobs=2)
+    cases = [replace(case, price=priced()) for case in cases]
     path.write_bytes(page(cases, Provenance("bft report site.csv.gz", {"bftd": "0"}, [("site", "trace", "ab" * 32)])))
     return path
 

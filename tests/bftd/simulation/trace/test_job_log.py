@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bftd.simulation.trace import TraceError, job_log
 from bftd.simulation.trace.job_log import JobLog, LoggedJob
-from bftd.simulation.trace.job_model import assembled, order
+from bftd.simulation.trace.job_model import SETTINGS, assembled, order
 from tests.support.messages import excerpt, says, wording
 
 THETA = Path(__file__).parents[5] / "shared" / "data" / "logs" / "theta-2022-first-half.swf.gz"
@@ -43,9 +43,16 @@ def logged_jobs(draw: st.DrawFn) -> LoggedJob:
 
 
 @hypothesis_settings(deadline=None)
-@given(st.lists(logged_jobs(), max_size=5), st.none() | st.integers(1, 9), st.lists(_texts, max_size=2))
-def test_what_is_written_reads_back_the_same(jobs: list[LoggedJob], size: int | None, notes: list[str]) -> None:
-    log = JobLog(tuple(sorted(jobs, key=order)), 0.0, 2.5e9, size, tuple(notes))
+@given(
+    st.lists(logged_jobs(), max_size=5),
+    st.none() | st.integers(1, 9),
+    st.lists(_texts, max_size=2),
+    st.dictionaries(st.sampled_from(SETTINGS), st.from_regex(r"\w{0,9}", fullmatch=True)),
+)
+def test_what_is_written_reads_back_the_same(
+    jobs: list[LoggedJob], size: int | None, notes: list[str], slurm: dict[str, str]
+) -> None:
+    log = JobLog(tuple(sorted(jobs, key=order)), 0.0, 2.5e9, size, tuple(notes), slurm)
     with tempfile.TemporaryDirectory() as folder:
         path, again = Path(folder) / "t.jobs.csv.gz", Path(folder) / "again"
         job_log.write(log, path)
@@ -53,6 +60,11 @@ def test_what_is_written_reads_back_the_same(jobs: list[LoggedJob], size: int | 
         assert vars(back) == vars(log)
         job_log.write(back, again)
         assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_log_is_known_by_its_name() -> None:
+    assert all(map(job_log.is_named, map(Path, ("t.jobs.csv.gz", "t.jobs.csv", "t.swf", "x/t.swf.gz"))))
+    assert not any(map(job_log.is_named, map(Path, ("t.csv.gz", "jobs.csv", "t.json", "swf"))))
 
 
 def test_the_log_lies_beside_its_trace() -> None:
