@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
@@ -20,6 +19,7 @@ from bftd.simulation.replay.options import Options
 
 if TYPE_CHECKING:
     from bftd.simulation.advise import Advice, SweepPoint
+    from bftd.simulation.price import Price
 
 N = TypeVar("N", int, float)
 
@@ -96,16 +96,17 @@ def advise(
         advice = advising.advise(
             trace, training, t_fwds_s or T_FWDS_S, pj_maxes, options=chosen, prefer=prefer, jobs=jobs, progress=progress
         )
+    paid = None
     if log is not None:
         with progress_bar("queue") as progress:
-            advice = replace(advice, price=price(log, jobs=jobs, progress=progress))
-    text = common.json_text(advice.to_json())
+            paid = price(log, jobs=jobs, progress=progress)
+    text = common.json_text(advice.to_json() | {"price": None if paid is None else paid.to_json()})
     if output is not None:
         common.write(Path(output), text)
-    click.echo(text if as_json else "\n".join(_lines(advice)))
+    click.echo(text if as_json else "\n".join(_lines(advice, paid)))
 
 
-def _lines(advice: Advice) -> Iterable[str]:
+def _lines(advice: Advice, paid: Price | None) -> Iterable[str]:
     """Yield the lines of the human-readable advice."""
     idle = advice.idle_node_hours_per_week
     yield f"{advice.eq_nodes:.1f} nodes are idle on average: {idle:,.0f} node-hours per week"
@@ -122,9 +123,9 @@ def _lines(advice: Advice) -> Iterable[str]:
     else:
         bounds = f"{expected.low:,.0f} to {expected.high:,.0f} with {expected.confidence:.0%} confidence"
         yield f"expect:      {worth}, {bounds} (bootstrap of {expected.days} days)"
-    if (price := advice.price) is not None:
-        yield f"price:       {price.sentence()}"
-    yield from (f"note: {note}" for note in (*advice.notes, *(price.notes if price is not None else ())))
+    if paid is not None:
+        yield f"price:       {paid.sentence()}"
+    yield from (f"note: {note}" for note in (*advice.notes, *(paid.notes if paid is not None else ())))
 
 
 def _table(advice: Advice) -> Iterable[str]:

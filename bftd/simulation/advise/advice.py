@@ -21,7 +21,6 @@ from bftd.simulation.replay import Options
 from bftd.simulation.trace.stats import stats
 
 if TYPE_CHECKING:
-    from bftd.simulation.price import Price
     from bftd.simulation.trace import Trace
 
 T_FWDS_S = (10.0, 30.0, 60.0, 120.0, 300.0)
@@ -34,7 +33,7 @@ class Advice:
     """The recommended setting, the reason, the gain to expect, and all settings that were tried.
 
     `eq_nodes` is the mean number of idle nodes, `idle_node_hours_per_week` the same over a week. `notes` are caveats.
-    `run` is all that is needed to repeat the run. `price` is what regular jobs pay, None without a log of them.
+    `run` is all that is needed to repeat the run.
     """
 
     recommended: SweepPoint
@@ -47,7 +46,6 @@ class Advice:
     idle_node_hours_per_week: float
     notes: tuple[str, ...] = ()
     run: dict[str, Any] = field(default_factory=dict)
-    price: Price | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as JSON data; the same advice gives the same text."""
@@ -62,7 +60,6 @@ class Advice:
             "pareto": [point.to_json() for point in self.pareto],
             "grid": [point.to_json() for point in self.grid],
             "run": self.run,
-            "price": None if self.price is None else self.price.to_json(),
         }
 
 

@@ -1,4 +1,4 @@
-"""What harvesting would cost a site's own queue: its log of jobs, run again on the simulated slurmctld."""
+"""The price of harvesting for a site's own queue: its log of jobs, run again on the simulated slurmctld."""
 
 from bftd.simulation.price.model import LostJob, Price, Reproduced, Tried, Wait
 from bftd.simulation.price.pricing import price

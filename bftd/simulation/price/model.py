@@ -35,7 +35,7 @@ class Reproduced:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """How much longer the jobs of a class wait with bftd, on average, with bounds at 90 % confidence.
+    """The time by which the jobs of a class wait longer with bftd, on average, with bounds at 90 % confidence.
 
     `of_s` is their mean wait without bftd, and `null_s` by how much two courses without bftd differ at most, in nine of
     ten cases.
@@ -52,7 +52,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What one setting harvests and costs; `name` is what differs from the defaults."""
+    """The harvest and the price of one setting; `name` is what differs from the defaults."""
 
     name: str
     node_hours_per_week: float

@@ -23,7 +23,7 @@ from bftd.config.keys import PoolConfig
 from bftd.simulation.advise.workers import Progress, each
 from bftd.simulation.price.model import COURSES, Price, Tried
 from bftd.simulation.price.waits import Waits
-from bftd.simulation.price.workload import Workload, workload
+from bftd.simulation.price.workload import MOST_JOBS, Workload, workload
 from bftd.simulation.slurm.courses import Course, course
 from bftd.simulation.slurm.harvester import HarvestSettings
 
@@ -44,7 +44,7 @@ _SHORTER, _LONGEST_PART, _SHORTEST_PART = 0.25, 0.5, 0.01
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """How bftd harvests; `name` is what differs from the defaults, and `give_back_s` how long pilots take to leave."""
+    """A way to harvest; `name` is what differs from the defaults, and `give_back_s` how long pilots take to leave."""
 
     name: str
     harvest: HarvestSettings
@@ -73,25 +73,25 @@ def price(
 ) -> Price:
     """Work out the price for a log on `jobs` processes (default: one per core) with `limit_s` of CPU time each.
 
-    Where that does not do for a few courses, only the last part of the log is simulated. `progress` is called with the
+    Where that does not do for a few courses, only the last jobs of the log are simulated. `progress` is called with the
     fraction done, in 0..1.
     """
     runner = _Runner(jobs or len(os.sched_getaffinity(0)), limit_s, progress)
-    part, shortened = 1.0, list[str]()
+    most, too_slow = min(MOST_JOBS, len(log.jobs)), ""
     for _ in range(_ATTEMPTS):
         try:
-            load = workload(log, part)
+            load = workload(log, most)
         except UsageError as error:
-            return Price(why_not=str(error), notes=log.notes)
+            return Price(why_not=too_slow or str(error), notes=log.notes)
         found, reached = _priced(load, runner)
         if found is not None:
             progress(1.0)
-            return replace(found, notes=(*load.notes, *shortened, *found.notes))
-        part *= min(_LONGEST_PART, max(_SHORTEST_PART, _SHORTER * reached))
-        left = duration(part * (log.end_s - log.begin_s))
-        shortened = [f"the simulation of the whole log takes too long: only its last {left} are simulated"]
-    why_not = f"the simulation takes too long: not even {LEAST_COURSES} courses of a part of the log ended in time"
-    return Price(why_not=why_not, notes=log.notes)
+            return replace(found, notes=(*load.notes, *found.notes))
+        too_slow = (
+            f"the simulation takes too long: not even {LEAST_COURSES} courses of the last {most:,} jobs ended in time"
+        )
+        most = max(1, int(most * min(_LONGEST_PART, max(_SHORTEST_PART, _SHORTER * reached))))
+    return Price(why_not=too_slow, notes=log.notes)
 
 
 class _Runner:

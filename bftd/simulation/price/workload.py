@@ -58,21 +58,20 @@ class Workload:
 
     @property
     def counted(self) -> NDArray[np.bool_]:
-        """Which jobs count."""
+        """The jobs that count."""
         return np.isfinite(self.waits_s)
 
 
-def workload(log: JobLog, part: float = 1.0) -> Workload:
-    """Return the workload of the last `part` of a log's period; raise UsageError if no job of it counts.
+def workload(log: JobLog, most: int | None = None) -> Workload:
+    """Return the workload of a log, or of its last `most` jobs; raise UsageError if no job of it counts.
 
-    Jobs beyond the `MOST_JOBS` last ones are left out.
+    The period ends with the last submission: what the machine does without new jobs is no part of it.
     """
-    begin_s = log.end_s - part * (log.end_s - log.begin_s)
-    inside = [one for one in log.jobs if one.submit_s >= begin_s]
-    notes = list(log.notes)
-    if len(inside) > MOST_JOBS:
-        begin_s = inside[-MOST_JOBS].submit_s
-        notes.append(f"the log has more jobs than are simulated: only the last {MOST_JOBS:,} of them are")
+    most = MOST_JOBS if most is None else most
+    notes, begin_s = list(log.notes), log.begin_s
+    if len(log.jobs) > most:
+        begin_s = log.jobs[-most].submit_s
+        notes.append(f"the log has {len(log.jobs):,} jobs: only the last {most:,} are simulated")
     jobs = [one for one in log.jobs if _is_there(one, begin_s)]
     gone = sum(one.start_s is None and one.end_s is not None for one in jobs)
     if gone:
@@ -126,7 +125,9 @@ def _workload(log: JobLog, logged: list[LoggedJob], notes: list[str]) -> Workloa
     waits_s = np.array([_wait_s(job, log.begin_s) for job in logged])
     if not np.isfinite(waits_s).any():
         raise UsageError("no job of the log has come and started in its period: there is no wait to reproduce")
-    return Workload(site, jobs, logged, waits_s, log.begin_s, log.end_s, slurm, tuple(notes))
+    last_s = max(job.submit_s for job in logged)
+    end_s = last_s if last_s > log.begin_s else max(log.end_s, log.begin_s + 1.0)
+    return Workload(site, jobs, logged, waits_s, log.begin_s, end_s, slurm, tuple(notes))
 
 
 def _submit_s(job: LoggedJob, begin_s: float) -> float:

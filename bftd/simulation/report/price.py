@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
 from bftd.base.format import counted, duration, minute, percent
-from bftd.simulation.price.model import signed
+from bftd.simulation.price.model import WITHIN, signed
 from bftd.simulation.report import canvas, plots
 from bftd.simulation.report.html import add, shown, table, tag
 
@@ -39,15 +39,10 @@ def section(case: Case, name: str) -> list[Element]:
     )
     made = [tag("p", shown(intro))] if intro else []
     if price.why_not:
-        made.append(tag("p", tag("strong", shown(price.sentence()))))
+        made += [tag("p", tag("strong", shown(price.sentence()))), *([_checks(price)] if price.checks else [])]
     else:
-        made += [tag("p", price.sentence()), _picture(case, price, name)]
+        made += [_checked(price), tag("p", price.sentence()), _picture(case, price, name)]
         made += [_folded("All settings", _settings(case, price)), _classes(price), *_delays(price)]
-    if price.checks:
-        made.append(
-            tag("p", "Mean waits as logged, and as simulated without bftd: a price is given if all agree within 10%.")
-        )
-        made.append(_checks(price))
     if price.notes:
         made.append(tag("ul", *(tag("li", shown(note)) for note in price.notes), class_="notes"))
     return made
@@ -81,14 +76,15 @@ def _named(setting: str) -> str:
 def _settings(case: Case, price: Price) -> Element:
     training = _training(case)
     return table(
-        ("Setting", "node-hours a week", "of these training", "jobs wait", "from ... to", "courses"),
+        ("Setting", "node-hours a week", "of these training", "jobs wait", "from", "to", "courses"),
         [
             (
                 _named(one.name),
                 f"{one.node_hours_per_week:,.0f}",
                 "-" if training is None else f"{training * one.node_hours_per_week:,.0f}",
                 relative(one.wait.mean_s, one.wait),
-                f"{relative(one.wait.low_s, one.wait)} ... {relative(one.wait.high_s, one.wait)}",
+                relative(one.wait.low_s, one.wait),
+                relative(one.wait.high_s, one.wait),
                 str(one.courses),
             )
             for one in price.settings
@@ -98,14 +94,15 @@ def _settings(case: Case, price: Price) -> Element:
 
 def _classes(price: Price) -> Element:
     return table(
-        ("Jobs", "number", "wait without bftd", "with it", "from ... to", "by chance"),
+        ("Jobs", "number", "wait without bftd", "with it", "from", "to", "by chance"),
         [
             (
                 shown(wait.name) or _ALL,
                 f"{wait.jobs:,}",
                 duration(wait.of_s),
                 signed(wait.mean_s),
-                f"{signed(wait.low_s)} ... {signed(wait.high_s)}",
+                signed(wait.low_s),
+                signed(wait.high_s),
                 f"\N{PLUS-MINUS SIGN}{duration(wait.null_s)}",
             )
             for wait in price.waits
@@ -135,6 +132,15 @@ def _delays(price: Price) -> list[Element]:
         return [direct]
     head = ("Job", "nodes", "submitted", "wait", "with bftd", "directly", "why")
     return [direct, _folded("The jobs that lose most", table(head, rows))]
+
+
+def _checked(price: Price) -> Element:
+    everyone = price.checks[0]
+    words = (
+        f"The simulation reproduces the waits of the log: {duration(everyone.logged_s)} on average, "
+        f"{duration(everyone.simulated_s)} simulated; and those of each class within {WITHIN:.0%}"
+    )
+    return _folded(words, _checks(price))
 
 
 def _checks(price: Price) -> Element:

@@ -48,8 +48,9 @@ def is_named(path: Path) -> bool:
 
 def write(log: JobLog, path: str | Path) -> None:
     """Write a log atomically, the same one always as the same bytes; raise TraceError if that fails."""
-    told = {"version": _VERSION, "jobs": len(log.jobs)}
-    told |= {name: getattr(log, name) for name in ("begin_s", "end_s", "size", "notes", "slurm")}
+    told: dict[str, object] = {"version": _VERSION, "jobs": len(log.jobs)}
+    told |= {name: getattr(log, name) for name in ("begin_s", "end_s", "size", "notes")}
+    told["slurm"] = dict(sorted(log.slurm.items()))
     try:
         with (
             replacing(Path(path)) as part,

@@ -150,6 +150,34 @@ CALLS = [
 """How Slurm's accounting is asked."""
 
 
+def test_a_log_keeps_the_settings_that_decide_which_job_starts_when(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    (tmp_path / "jobs.txt").write_text(SACCT)
+    (tmp_path / "config.txt").write_text(CONFIG)
+    shell_script(commands / "sacct", f"cat {tmp_path}/jobs.txt")
+    shell_script(
+        commands / "sacctmgr",
+        f'case "$3" in event) head -1 {ASSETS}/events.txt;; *) head -1 {ASSETS}/reservations.txt;; esac',
+    )
+    scontrol = f'case "$2" in config) cat {tmp_path}/config.txt;; *) echo NodeName=n1; echo NodeName=n2;; esac'
+    shell_script(commands / "scontrol", scontrol)
+    monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
+    words = "from-sacct --since 0 --until 900 -o t.csv"
+    assert run(words)[::2] == (0, "")
+    found = job_log.load(tmp_path / "t.jobs.csv.gz").slurm
+    assert found == {
+        "PriorityType": "priority/basic",
+        "SLURM_VERSION": "22.05.8",
+        "SchedulerParameters": "bf_interval=60",
+    }
+    (tmp_path / "config.txt").write_text("slurm_load_ctl_conf error\n")
+    assert run(words)[::2] == (0, "")
+    assert job_log.load(tmp_path / "t.jobs.csv.gz").slurm == {}
+
+
 CONFIG = """\
 Configuration data as of 2026-03-01T14:00:00
 PriorityType            = priority/basic
@@ -171,20 +199,11 @@ def test_a_trace_is_made_of_what_sacct_says_since_a_date(
         f'echo "sacctmgr $*" >>{tmp_path}/calls\ncase "$3" in event) cat {ASSETS}/events.txt;; '
         f"*) cat {ASSETS}/reservations.txt;; esac",
     )
-    shell_script(
-        commands / "scontrol",
-        f'case "$2" in config) cat {tmp_path}/config.txt;; *) cat {ASSETS}/nodes.txt;; esac',
-    )
-    (tmp_path / "config.txt").write_text(CONFIG)
+    shell_script(commands / "scontrol", f"cat {ASSETS}/nodes.txt")
     monkeypatch.setenv("PATH", f"{commands}:/usr/bin:/bin")
     code, out, err = run("from-sacct --since 2026-03-01T12:00 --until 2026-03-01T14:00 -o t.csv")
     assert (code, err) == (0, "")
     assert says(out, "cli.trace.summary", output="t.csv", duration_s="2 h", start="2026-03-01T12:00:00+00:00", nodes=4)
-    assert job_log.load(tmp_path / "t.jobs.csv.gz").slurm == {
-        "PriorityType": "priority/basic",
-        "SLURM_VERSION": "22.05.8",
-        "SchedulerParameters": "bf_interval=60",
-    }
     calls = (tmp_path / "calls").read_text().splitlines()
     assert calls == CALLS
     shell_script(commands / "sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")

@@ -97,22 +97,22 @@ def test_a_log_without_a_start_has_a_reason_in_place_of_a_price() -> None:
 def test_without_time_the_answer_is_that_it_takes_too_long() -> None:
     heard: list[float] = []
     found = price(busy(), jobs=1, limit_s=0.0, progress=heard.append)
-    assert says(found.why_not, "whatif.price.too_slow", least=3)
+    assert says(found.why_not, "whatif.price.too_slow", least=3, most=1)
     assert heard == sorted(heard)
 
 
-def test_where_courses_take_too_long_the_last_part_of_the_log_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    parts: list[float] = []
+def test_where_courses_take_too_long_the_last_jobs_of_the_log_are_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
 
     def slow(load: Workload, _: object) -> tuple[Price | None, float]:
-        parts.append(load.end_s - load.begin_s)
-        return (None, 0.4) if len(parts) == 1 else (priced(), 1.0)
+        counts.append(int(load.counted.sum()))
+        return (None, 0.4) if len(counts) == 1 else (priced(), 1.0)
 
     monkeypatch.setattr("bftd.simulation.price.pricing._priced", slow)
     log = log_of(*(logged(number, 60.0 * number, 60.0 * number + 5.0, 60.0 * number + 9.0) for number in range(600)))
     found = price(log)
-    assert parts == [36_000.0, pytest.approx(3600.0)]
-    assert says(found.notes, "whatif.price.part", left="1 h")
+    assert counts == [600, 60]
+    assert says(found.notes, "whatif.price.too_many", jobs=600, most=60)
 
 
 def _waits(without: list[list[float]], with_bftd: list[list[float]], apart_s: float = 60.0) -> Waits:

@@ -81,12 +81,13 @@ def test_jobs_that_cannot_be_run_again_are_told_and_left_out() -> None:
 
 def test_only_the_last_part_or_the_last_jobs_of_a_log_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of(*(logged(number, 60.0 * number, 60.0 * number + 5.0, 60.0 * number + 9.0) for number in range(600)))
-    assert len(workload(log, 0.5).jobs) == 300
+    assert len(workload(log, 300).jobs) == 300
+    assert workload(log).end_s == log.jobs[-1].submit_s
     monkeypatch.setattr(module, "MOST_JOBS", 10)
     load = workload(log)
     assert load.counted.sum() == 10
     assert load.begin_s == log.jobs[-10].submit_s
-    assert says(load.notes, "whatif.price.too_many", most=10)
+    assert says(load.notes, "whatif.price.too_many", jobs=600, most=10)
 
 
 def test_a_log_that_cannot_be_simulated_is_refused_in_one_line() -> None:

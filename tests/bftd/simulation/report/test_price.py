@@ -13,9 +13,10 @@ from bftd.cli.main import bft
 from bftd.simulation.price import Price, Reproduced
 from bftd.simulation.report import Case, Provenance, Replayed, page
 from bftd.simulation.trace import job_log, write
-from tests.bftd.simulation.price.making import busy, log_of, logged, priced
+from tests.bftd.simulation.price.making import busy, priced
 from tests.bftd.simulation.report.making import SITE, result, trace, trainers
 from tests.support.messages import says
+from tests.support.terminal import Terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.plot]
 
@@ -89,12 +90,11 @@ def test_advice_has_the_price_beside_its_figures(site: Path) -> None:
     assert json.loads(_run(*words, "--json", "--no-price")[1])["price"] is None
 
 
-def test_a_log_that_cannot_be_read_is_refused_in_one_line(site: Path) -> None:
+def test_a_log_that_cannot_be_read_is_refused_in_one_line(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Terminal(monkeypatch, capsys, "report")
     (site / "bad.jobs.csv").write_text("nothing\n")
-    code, said = _run("report", "bad.jobs.csv", "-o", "r.html")
+    code, _, said = run("bad.jobs.csv", "-o", "r.html")
     assert code == 2
     assert says(said, "whatif.job_log.no_log", path="bad.jobs.csv")
-    job_log.write(log_of(logged(1, 0.0, 1.0, 2.0, node_names="n[1-")), site / "odd.jobs.csv.gz")
-    code, said = _run("report", "odd.jobs.csv.gz", "--jobs", "1", "-o", "r.html")
-    assert code == 2
-    assert len(said.splitlines()) == 1
