@@ -170,6 +170,8 @@ def _priced(load: Workload, runner: _Runner) -> tuple[Price | None, float]:
         courses=len(plain),
         notes=tuple(without.notes),
     )
+    if not checks:
+        return replace(found, why_not="no job of the log starts in the simulation"), 1.0
     if wrong := [one for one in checks if not one.within]:
         told = "; ".join(
             f"{one.name or 'all jobs'}: {duration(one.logged_s)} logged, {duration(one.simulated_s)} simulated"
@@ -180,12 +182,8 @@ def _priced(load: Workload, runner: _Runner) -> tuple[Price | None, float]:
     harvested, reached = runner.run(load, [(_DEFAULT, number) for number in numbers], _DEFAULT_PART, 0.6)
     if len(harvested) < LEAST_COURSES:
         return None, reached
-    tried, _ = runner.run(
-        load,
-        [(setting, number) for _, number in harvested for setting in _SETTINGS],
-        1.0,
-        1.0,
-    )
+    others = [(setting, number) for _, number in harvested for setting in _SETTINGS]
+    tried, _ = runner.run(load, others, 1.0, 1.0)
     notes = list(found.notes)
     if len(harvested) < COURSES:
         notes.append(f"{len(harvested)} of {COURSES} courses ended in time")

@@ -115,7 +115,7 @@ def _cards(case: Case) -> list[Content]:
     if case.price is not None and case.price.waits:
         wait = case.price.waits[0]
         of = f"of {duration(wait.of_s)}, simulated with the site's own jobs; by chance up to {duration(wait.null_s)}"
-        cards.append(("The mean wait grows by", price.relative(wait.mean_s, wait), of))
+        cards.append(("The mean wait changes by", price.relative(wait.mean_s, wait), of))
         return [_dl(cards)]
     paid = (
         f"{START_HARVESTED_S} s against {START_IDLE_S} s on a private cluster of 8 nodes without a queue (python -m "

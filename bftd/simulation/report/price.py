@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element
 
-from bftd.base.format import counted, duration, minute, percent
+from bftd.base.format import counted, duration, percent
 from bftd.simulation.price.model import WITHIN, signed
 from bftd.simulation.report import canvas, plots
 from bftd.simulation.report.html import add, shown, table, tag
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bftd.simulation.report.model import Case
 
 _WHY = {
-    "preempted": "waited for pilots to leave",
+    "preempted": "pilots had to leave",
     "chance": "chance: it varies as much without bftd",
     "order": "other jobs were first, or lay on other nodes",
 }
@@ -76,16 +76,14 @@ def _named(setting: str) -> str:
 def _settings(case: Case, price: Price) -> Element:
     training = _training(case)
     return table(
-        ("Setting", "node-hours a week", "of these training", "jobs wait", "from", "to", "courses"),
+        ("Setting", "node-hours a week", "training", "jobs wait longer by"),
         [
             (
-                _named(one.name),
+                _named(one.name) + ("" if one.courses == price.courses else f" ({counted(one.courses, 'course')})"),
                 f"{one.node_hours_per_week:,.0f}",
                 "-" if training is None else f"{training * one.node_hours_per_week:,.0f}",
-                relative(one.wait.mean_s, one.wait),
-                relative(one.wait.low_s, one.wait),
-                relative(one.wait.high_s, one.wait),
-                str(one.courses),
+                f"{relative(one.wait.mean_s, one.wait)} "
+                f"({relative(one.wait.low_s, one.wait)} to {relative(one.wait.high_s, one.wait)})",
             )
             for one in price.settings
         ],
@@ -94,15 +92,13 @@ def _settings(case: Case, price: Price) -> Element:
 
 def _classes(price: Price) -> Element:
     return table(
-        ("Jobs", "number", "wait without bftd", "with it", "from", "to", "by chance"),
+        ("Jobs", "number", "wait", "longer with bftd by", "by chance"),
         [
             (
                 shown(wait.name) or _ALL,
                 f"{wait.jobs:,}",
                 duration(wait.of_s),
-                signed(wait.mean_s),
-                signed(wait.low_s),
-                signed(wait.high_s),
+                f"{signed(wait.mean_s)} ({signed(wait.low_s)} to {signed(wait.high_s)})",
                 f"\N{PLUS-MINUS SIGN}{duration(wait.null_s)}",
             )
             for wait in price.waits
@@ -120,17 +116,15 @@ def _delays(price: Price) -> list[Element]:
         (
             shown(job.id),
             f"{job.nodes:,}",
-            minute(job.submit_s),
             duration(job.wait_s),
             signed(job.lost_s),
-            duration(job.direct_s),
-            _WHY[job.why],
+            f"{_WHY[job.why]}; {duration(job.direct_s)} from the preemption of pilots to the start",
         )
         for job in price.worst
     ]
     if not rows:
         return [direct]
-    head = ("Job", "nodes", "submitted", "wait", "with bftd", "directly", "why")
+    head = ("Job", "nodes", "wait", "longer by", "why")
     return [direct, _folded("The jobs that lose most", table(head, rows))]
 
 

@@ -87,8 +87,8 @@ def priced() -> Price:
             for place, name in enumerate(names)
         ),
         worst=tuple(
-            LostJob(f"<i>{why}</i>", "batch", 4, BEGIN_S, 100.0, 900.0, 10.0, 50.0, why)  # type: ignore[arg-type]
-            for why in ("preempted", "chance", "order")
+            LostJob(f"<i>{place}", "batch", 4, BEGIN_S, 100.0, 900.0, 10.0, 50.0, why)  # type: ignore[arg-type]
+            for place, why in enumerate(("preempted", "chance", "order"))
         ),
         notes=("a note of <u>the log</u>",),
     )

@@ -16,7 +16,7 @@ from bftd.simulation.price.waits import WEEKS_LEAST, Waits
 from bftd.simulation.price.workload import Workload, workload
 from bftd.simulation.slurm.courses import Course
 from bftd.simulation.trace.job_model import JobLog, LoggedJob
-from tests.bftd.simulation.price.making import busy, log_of, logged, priced
+from tests.bftd.simulation.price.making import BEGIN_S, busy, log_of, logged, priced
 from tests.support.messages import says
 
 WEEK_S = 7 * 86_400.0
@@ -136,6 +136,11 @@ def test_a_delay_of_every_job_is_the_price_and_its_interval_has_no_width() -> No
         0.0,
     )
     assert found.unit == "course"
+
+
+def test_a_simulated_wait_begins_when_the_job_is_eligible() -> None:
+    log = log_of(logged(1, 0.0, 100.0, 200.0, eligible_s=BEGIN_S + 70.0))
+    assert Waits(workload(log), [Course((100.0,), 0.0)]).reproduced() == [Reproduced("", 1, 30.0, 30.0)]
 
 
 def test_the_null_band_is_the_spread_of_courses_without_bftd() -> None:

@@ -30,7 +30,7 @@ def test_the_price_stands_at_the_top_and_in_a_section_with_a_picture() -> None:
     assert text.index('id="price"') < text.index('id="efficiency"')
     assert "+1.0%" in text
     assert "<b>bf_interval" not in text
-    assert "<i>order" not in text
+    assert "<i>2" not in text
     assert "<u>the log" not in text
     assert text.count('class="plot wide"') > _page(replays=(Replayed(result()),)).count('class="plot wide"')
 
