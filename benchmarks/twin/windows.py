@@ -1,6 +1,6 @@
 """The cost of harvesting to the jobs of a real log, window by window, on a simulated slurmctld.
 
-    python -m benchmarks.twin.windows LOG [--json] [--windows N] [--size N] [--courses N]
+    python -m benchmarks.twin.windows LOG [--json] [--nodes N] [--windows N] [--size N] [--courses N]
 
 LOG is in the Standard Workload Format, or a file of jobs by `bft trace from-sacct`. Each window is some jobs of the
 log that come one after another to an empty machine with Slurm's default settings. Courses differ in the phase of
