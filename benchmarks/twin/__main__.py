@@ -46,6 +46,7 @@ CONDITIONS = (
     Condition("nodes at random, without bftd", control="random"),
     Condition("every node held at the beginning, without bftd", HarvestSettings(only_s=HELD_S)),
     Condition("bftd", HarvestSettings()),
+    Condition("bftd, half of the nodes wanted", HarvestSettings(wanted=0.5)),
     Condition("bftd, preempt_youngest_first", HarvestSettings(), youngest_first=True),
     Condition("bftd without earmarks", HarvestSettings(PoolConfig(earmark=False))),
 )

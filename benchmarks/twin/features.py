@@ -25,7 +25,7 @@ from bftd.pool.backfill.model import Booking, Component
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.limits import Limits, Most, QosLimits
 from bftd.simulation.slurm.looks import Phases
-from bftd.simulation.slurm.model import Delays, Outage, SimulatedJob, SimulatedPartition, SimulatedSite
+from bftd.simulation.slurm.model import Outage, SimulatedJob, SimulatedPartition, SimulatedSite
 from bftd.simulation.slurm.priority import ROOT, Association, Multifactor
 from bftd.simulation.slurm.switches import Switch
 from slurm_plugin.read.scheduler import is_newer
@@ -36,8 +36,6 @@ NODES, COURSES = 8, 20
 INTERVAL_S = 5.0
 _ALL = (1 << NODES) - 1
 _EPILOG_S = 12.0
-# From a job's start to its end beyond its own time, and from there to idle nodes, by the controllers' logs.
-_DELAYS = Delays(first_line_s=0.055, idle_s=0.015)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +294,6 @@ def simulated(recording: FeatureRecording, seed: int, *, on: bool = True) -> lis
         scheduler=Scheduler(interval_s=INTERVAL_S, newer=newer),
         tick_s=1.0 if newer else looked_s / floor(looked_s / 1.003),
         cycle_s=0.001,
-        delays=_DELAYS,
     )
     if on:
         outages = _outages(feature.changes, recording.begin_s)

@@ -134,12 +134,14 @@ class Controller(Nodes):
         return all(booking.end_s <= self.now_s for booking in self.site.bookings)
 
     def lend(self, mask: int) -> None:
-        """Let pilots have those of some nodes that are idle; they start in the order of the nodes."""
+        """Let pilots have those of some nodes that are idle; drivers start them at once, so their order is chance."""
         mask &= self.idle
         if not mask:
             return
         self.pilots |= mask
-        for place, bit in enumerate(bits(mask)):
+        granted = bits(mask)
+        self.random.shuffle(granted)
+        for place, bit in enumerate(granted):
             self.pilot_age[bit] = self.now_s + 1e-6 * place
         self.news_for_pool = True
 

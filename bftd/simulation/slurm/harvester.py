@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from bftd.config.keys import PoolConfig
-from bftd.pool.backfill.model import QueueEntry
+from bftd.pool.backfill.model import QueueEntry, lowest
 from bftd.pool.backfill.planner import Walk, simulate
 from bftd.pool.claims import COUNTED_ON_S, SHORTEST_JOB_S
 from bftd.pool.earmarks import EarmarkMemory, Prediction, awake, earmark_wait_s, follow, has_time
@@ -29,7 +29,7 @@ _EARMARKS_MOST_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class HarvestSettings:
-    """The pool's settings, and how often bftd looks at Slurm; pilots of one poll start in the order of the nodes.
+    """The pool's settings, how often bftd looks at Slurm, and the part of the nodes that trainers want.
 
     With `only_s` there is no bftd, only an allocation on each idle node at the beginning, in an order by chance, that
     ends after so many seconds unless Slurm preempts it.
@@ -37,6 +37,7 @@ class HarvestSettings:
 
     pool: PoolConfig = field(default_factory=PoolConfig)
     poll_s: float = 1.0
+    wanted: float = 1.0
     only_s: float | None = None
 
 
@@ -70,9 +71,6 @@ class Harvester:
         controller, settings = self._controller, self._settings
         self._grant(controller.idle)
         if settings.only_s is not None:
-            ages_s = list(controller.pilot_age.values())
-            controller.random.shuffle(ages_s)
-            controller.pilot_age = dict(zip(controller.pilot_age, ages_s, strict=True))
             controller.at(controller.now_s + settings.only_s, self._expire)
         else:
             controller.woken = self._woken
@@ -83,7 +81,11 @@ class Harvester:
         self._controller.leave(self._controller.pilots, 0.05)
 
     def _grant(self, mask: int) -> None:
-        controller = self._controller
+        controller, wanted = self._controller, self._settings.wanted
+        if wanted < 1.0:  # the core lends the nodes first that Slurm takes last
+            most = int(wanted * controller.everything.bit_count())
+            spare = mask.bit_count() - max(0, most - controller.pilots.bit_count())
+            mask &= ~lowest(mask, max(0, spare))
         before = controller.pilots
         controller.lend(mask)
         for bit in bits(controller.pilots & ~before):

@@ -69,11 +69,11 @@ class Delays:
     The defaults were measured on private clusters of one machine (docs/evidence/impact.md).
     """
 
-    first_line_s: float = 0.25  # from a job's allocation to its first line
-    idle_s: float = 0.1  # from a job's last line to idle nodes
+    first_line_s: float = 0.055  # from a job's allocation to its first line
+    idle_s: float = 0.015  # from a job's last line to idle nodes
     look_after_epilog_s: float = 0.02  # from the end of an epilog to the look of the main scheduler
-    look_after_pilot_s: float = 0.1
-    give_back_s: float = 0.3  # from Slurm's preemption to idle nodes
+    look_after_pilot_s: float = 0.01
+    give_back_s: float = 0.2  # from Slurm's preemption to idle nodes
     vacate_s: float = 0.2  # from bftd's look at Slurm to idle nodes, where pilots leave before Slurm asks
     grant_s: float = 0.35  # from bftd's look at Slurm to the pilot's allocation
     spread: float = 0.5
