@@ -330,7 +330,7 @@ def _job(job: StreamJob, feature: Feature, site: SimulatedSite, on: bool, begin_
 
 
 def _booking(one: Reserved, begin_s: float) -> Booking:
-    start_s = begin_s + one.start_s
+    start_s = floor(begin_s) + one.start_s
     return Booking(one.mask, start_s, start_s + 60.0 * one.length_min)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import ceil, exp, floor, inf
 from operator import attrgetter
@@ -391,8 +392,9 @@ class Controller(Nodes):
             self.everything & ~(self.busy | self.down),
             0,
             self.ends(),
-            site.bookings,
-            now_s,
+            # Slurm's time is whole seconds, and a job may end in the one in which a reservation begins.
+            [replace(one, start_s=one.start_s + 0.5) for one in site.bookings],
+            floor(now_s),
             site.scheduler,
             weights=site.weights,
             backed_off=(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from math import floor, inf
 
 from bftd.pool.backfill.model import Component
 from bftd.pool.backfill.node_choice import NodeNeed, for_plan
@@ -40,7 +40,7 @@ class Nodes:
 
     def soon_reserved(self, limit_s: float) -> int:
         """Return the nodes of reservations that a job of this limit would reach into."""
-        found, now_s = 0, self.now_s
+        found, now_s = 0, floor(self.now_s)
         for booking in self.site.bookings:
             if booking.end_s > now_s and now_s + limit_s > booking.start_s:
                 found |= booking.mask
