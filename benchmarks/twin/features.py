@@ -152,9 +152,10 @@ _PARTITIONS = {
     "half": SimulatedPartition(0b1111, 10, factor=2),
 }
 _LINES = (
-    "PartitionName=urgent Nodes=n[1-8] PriorityTier=20 OverSubscribe=EXCLUSIVE State=UP MaxTime=INFINITE\n"
-    "PartitionName=half Nodes=n[1-4] PriorityTier=10 PriorityJobFactor=2 OverSubscribe=EXCLUSIVE State=UP "
-    "MaxTime=INFINITE"
+    "PartitionName=urgent Nodes=n[1-8] PriorityTier=20 PreemptMode=OFF OverSubscribe=EXCLUSIVE State=UP "
+    "MaxTime=INFINITE\n"
+    "PartitionName=half Nodes=n[1-4] PriorityTier=10 PriorityJobFactor=2 PreemptMode=OFF OverSubscribe=EXCLUSIVE "
+    "State=UP MaxTime=INFINITE"
 )
 _ENFORCED = "AccountingStorageEnforce=associations,limits,qos"
 _ACCOUNTS = (
