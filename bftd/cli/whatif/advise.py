@@ -86,9 +86,11 @@ def advise(
     from bftd.simulation import trace as traces
     from bftd.simulation.drivers import trainers
     from bftd.simulation.price import price
+    from bftd.simulation.trace import job_log
 
     trace = traces.read(Path(path))
-    log = replay_options.log_beside(path) if pricing and nodes is None else None
+    beside = replay_options.log_beside(path, pricing, nodes)
+    log = None if beside is None else job_log.load(beside)
     if nodes is not None:
         trace = trace.select(nodes)
     training = None if trainers_path is None else trainers.read(trainers_path)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import click
 
 from bftd.simulation.replay.options import Accounting, Objective, Options, Policy, RescaleModel
-
-if TYPE_CHECKING:
-    from bftd.simulation.trace.job_model import JobLog
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,12 +21,12 @@ def choice(name: str, of: Any, help: str) -> Callable[[Command], Command]:
     return click.option(name, type=click.Choice(list(get_args(of))), default=default, show_default=True, help=help)
 
 
-def log_beside(trace: str) -> JobLog | None:
-    """Return the log of jobs that bft trace from-sacct wrote beside a trace, None if there is none."""
+def log_beside(trace: str, pricing: bool, nodes: str | None) -> Path | None:
+    """Return the log of jobs beside a trace; None if there is none, or no price is wanted or known of these nodes."""
     from bftd.simulation.trace import job_log
 
     path = job_log.path_of(Path(trace))
-    return job_log.load(path) if path.exists() else None
+    return path if pricing and nodes is None and path.exists() else None
 
 
 nodes = click.option(

@@ -63,12 +63,12 @@ def report(
 
     drawn_with = canvas.version()  # check this, like the rest, before minutes of work
     common.refuse_unwritable(Path(output))
-    traces, stored, logs = _read(paths, nodes, pricing)
+    traces, stored, logs, files = _read(paths, nodes, pricing)
     trainers = _trainers(trainers_path)
     options = Options(**arguments | {"nodes": nodes, "endless": arguments["endless"] or trainers_path is None})
     with progress_bar("replays") as progress:
         cases = gather(traces, stored, trainers, options, logs=logs, jobs=jobs, sweeping=sweeping, progress=progress)
-    made = page(cases, _provenance(paths, traces, stored, trainers_path, trainers, drawn_with))
+    made = page(cases, _provenance(files, traces, stored, trainers_path, trainers, drawn_with))
     try:
         Path(output).write_bytes(made)
     except OSError as error:
@@ -78,25 +78,28 @@ def report(
 
 def _read(
     paths: Sequence[str], nodes: str | None, pricing: bool
-) -> tuple[list[NamedTrace], list[Stored], list[NamedLog]]:
-    """Read traces, restricted to the requested nodes, stored results, and logs of jobs, also those beside traces."""
+) -> tuple[list[NamedTrace], list[Stored], list[NamedLog], list[Path]]:
+    """Read traces, restricted to the requested nodes, stored results, and logs; return the files of all logs too."""
     from bftd.simulation.report import stored
     from bftd.simulation.report.gather import NamedLog, NamedTrace
     from bftd.simulation.trace import files, job_log
 
-    traces, results, logs = [], [], []
+    traces, results, logs, used = [], [], [], list[Path]()
     for path in dict.fromkeys(paths):
         name = Path(path).name.partition(".")[0]
         if path.endswith(".json"):
             results.append(stored.read(Path(path)))
         elif job_log.is_named(Path(path)):
+            used.append(Path(path))
             logs.append(NamedLog(name, job_log.load(path)))
         else:
             trace = files.read(path)
             chosen = trace if nodes is None else trace.select(nodes)
-            log = replay_options.log_beside(path) if pricing and nodes is None else None
+            beside = replay_options.log_beside(path, pricing, nodes)
+            used += [] if beside is None else [beside]
+            log = None if beside is None else job_log.load(beside)
             traces.append(NamedTrace(trace.source or name, chosen, log))
-    return traces, results, logs
+    return traces, results, logs, used
 
 
 def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
@@ -107,7 +110,7 @@ def _trainers(path: str | None) -> tuple[SimTrainer, ...]:
 
 
 def _provenance(
-    paths: Sequence[str],
+    logs: Sequence[Path],
     traces: Sequence[NamedTrace],
     stored: Sequence[Stored],
     trainers_path: str | None,
@@ -118,14 +121,12 @@ def _provenance(
 
     from bftd.simulation.drivers.trainers import digest
     from bftd.simulation.report.model import Provenance
-    from bftd.simulation.trace import job_log
 
     inputs = [(named.name, f"trace, {len(named.trace.nodes):,} nodes", named.trace.digest()) for named in traces]
     if traces:
         name = Path(trainers_path).name if trainers_path else "the paper's Table 2"
         inputs.append((name, f"{len(trainers):,} trainers, of their content", digest(trainers)))
-    for log in filter(job_log.is_named, map(Path, paths)):
-        inputs.append((log.name, "log of jobs", hashlib.sha256(log.read_bytes()).hexdigest()))
+    inputs += [(log.name, "log of jobs", hashlib.sha256(log.read_bytes()).hexdigest()) for log in logs]
     inputs += [(Path(each.path).name, "stored result", hashlib.sha256(each.raw).hexdigest()) for each in stored]
     versions = {
         "bftd": __version__,

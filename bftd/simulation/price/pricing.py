@@ -38,8 +38,8 @@ _WEEK_S = 7 * 86_400.0
 _PLAIN_PART, _DEFAULT_PART = 0.25, 0.6
 _ATTEMPTS = 4
 _TOLD = 3
-# A part of the log that is a fourth of what one course comes to in that time leaves time for some courses.
-_SHORTER, _LONGEST_PART, _SHORTEST_PART = 0.25, 0.5, 0.01
+# Half of the jobs that one course comes to in that time leave time for several courses.
+_SHORTER, _SHORTEST_PART = 0.5, 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def price(
         too_slow = (
             f"the simulation takes too long: not even {LEAST_COURSES} courses of the last {most:,} jobs ended in time"
         )
-        most = max(1, int(most * min(_LONGEST_PART, max(_SHORTEST_PART, _SHORTER * reached))))
+        most = max(1, int(most * max(_SHORTEST_PART, _SHORTER * reached)))
     return Price(why_not=too_slow, notes=log.notes)
 
 

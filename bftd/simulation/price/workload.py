@@ -23,7 +23,7 @@ from bftd.simulation.slurm.priority import Association, Multifactor
 from bftd.simulation.trace import names
 from bftd.simulation.trace.job_model import JobLog, LoggedJob
 from slurm_plugin.read.scheduler import settings
-from slurm_plugin.read.settings import number
+from slurm_plugin.read.settings import is_nothing, number
 
 Floats = NDArray[np.float64]
 
@@ -195,7 +195,8 @@ def _settings(slurm: Mapping[str, str], jobs: Sequence[LoggedJob]) -> tuple[str,
     """Return the settings in words, the priorities, and what is not known of them."""
     if not slurm:
         return "Slurm's defaults, as the log does not tell the site's own settings", None, []
-    found = f"the site's own SchedulerParameters ({slurm.get('SchedulerParameters') or 'none'})"
+    parameters = slurm.get("SchedulerParameters", "")
+    found = f"the site's own SchedulerParameters ({'none' if is_nothing(parameters) else parameters})"
     age, fair_share, job_size = (
         number(slurm.get(f"PriorityWeight{name}", "")) or 0 for name in ("Age", "Fairshare", "JobSize")
     )

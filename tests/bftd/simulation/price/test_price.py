@@ -111,8 +111,8 @@ def test_where_courses_take_too_long_the_last_jobs_of_the_log_are_simulated(monk
     monkeypatch.setattr("bftd.simulation.price.pricing._priced", slow)
     log = log_of(*(logged(number, 60.0 * number, 60.0 * number + 5.0, 60.0 * number + 9.0) for number in range(600)))
     found = price(log)
-    assert counts == [600, 60]
-    assert says(found.notes, "whatif.price.too_many", jobs=600, most=60)
+    assert counts == [600, 120]
+    assert says(found.notes, "whatif.price.too_many", jobs=600, most=120)
 
 
 def _waits(without: list[list[float]], with_bftd: list[list[float]], apart_s: float = 60.0) -> Waits:

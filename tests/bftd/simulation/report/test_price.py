@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -69,7 +70,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_log_beside_a_trace_is_found(site: Path) -> None:
     words = ("report", "site.csv.gz", "--trainers", "x.json", "--no-sweep", "--jobs", "1", "-o", "r.html")
     assert _run(*words)[0] == 0
-    assert 'id="price"' in (site / "r.html").read_text()
+    text = (site / "r.html").read_text()
+    assert 'id="price"' in text
+    assert hashlib.sha256((site / "site.jobs.csv.gz").read_bytes()).hexdigest() in text
     assert _run(*words, "--no-price")[0] == 0
     assert 'id="price"' not in (site / "r.html").read_text()
 
