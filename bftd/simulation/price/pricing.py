@@ -182,7 +182,9 @@ def _priced(load: Workload, runner: _Runner) -> tuple[Price | None, float]:
     harvested, reached = runner.run(load, [(_DEFAULT, number) for number in numbers], _DEFAULT_PART, 0.6)
     if len(harvested) < LEAST_COURSES:
         return None, reached
-    others = [(setting, number) for _, number in harvested for setting in _SETTINGS]
+    numbers = [number for _, number in harvested]
+    blocks = [numbers[first : first + LEAST_COURSES] for first in range(0, len(numbers), LEAST_COURSES)]
+    others = [(setting, number) for block in blocks for setting in _SETTINGS for number in block]
     tried, _ = runner.run(load, others, 1.0, 1.0)
     notes = list(found.notes)
     if len(harvested) < COURSES:
@@ -190,11 +192,11 @@ def _priced(load: Workload, runner: _Runner) -> tuple[Price | None, float]:
     settings = []
     for setting in (_DEFAULT, *_SETTINGS):
         ended = {number: one for (of, number), one in (harvested | tried).items() if of is setting}
-        if ended:
+        if len(ended) >= LEAST_COURSES:
             waits = Waits(load, [plain[None, number] for number in ended], list(ended.values()))
             settings.append(Tried(setting.name, _harvest(load, ended), waits.all(), len(ended)))
         else:
-            notes.append(f"no course with {setting.name} ended in time")
+            notes.append(f"fewer than {LEAST_COURSES} courses with {setting.name} ended in time")
     paired = Waits(load, [plain[None, number] for _, number in harvested], list(harvested.values()))
     delays_s = np.array([one.delays_s for one in harvested.values()])
     return replace(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bftd.simulation.price import price
+from bftd.simulation.price import price, pricing
 from bftd.simulation.price.model import Price, Reproduced
 from bftd.simulation.price.waits import WEEKS_LEAST, Waits
 from bftd.simulation.price.workload import Workload, workload
@@ -113,6 +114,21 @@ def test_where_courses_take_too_long_the_last_jobs_of_the_log_are_simulated(monk
     found = price(log)
     assert counts == [600, 120]
     assert says(found.notes, "whatif.price.too_many", jobs=600, most=120)
+
+
+def test_courses_that_do_not_end_in_time_are_left_out_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = pricing._Runner.run
+
+    def run(self: Any, load: Any, wanted: Any, part: float, until: float) -> Any:
+        found, reached = real(self, load, wanted, part, until)
+        monkeypatch.setattr(pricing, "COURSES", 4)
+        return (dict(list(found.items())[:5]) if until == 1.0 else found), reached
+
+    monkeypatch.setattr(pricing._Runner, "run", run)
+    found = price(busy(jobs=10), jobs=1)
+    assert [(one.name, one.courses) for one in found.settings] == [("", 3), ("earmark false", 3)]
+    assert says(found.notes, "whatif.price.courses_left_out", ended=3, courses=4)
+    assert says(found.notes, "whatif.price.setting_left_out", least=3, setting="give-back 3 s")
 
 
 def _waits(without: list[list[float]], with_bftd: list[list[float]], apart_s: float = 60.0) -> Waits:
