@@ -18,12 +18,16 @@ COURSES = 3
 # The shares of starts within a cycle, and of equal nodes, that the nearest of a few courses keeps.
 HELD = {
     "dependencies-22.05.8-11": (0.96, 0.96),
+    "dependencies-24.11.5-11": (0.73, 0.26),
     "epilog-22.05.8-12": (0.96, 0.96),
+    "epilog-22.05.8-4": (0.39, 0.56),
     "fair-share-22.05.8-2": (0.96, 0.96),
     "limits-22.05.8-2": (0.96, 0.79),
     "outages-22.05.8-2": (0.96, 0.85),
     "over-time-limit-22.05.8-5": (0.96, 0.96),
     "plain-24.11.5-2": (0.96, 0.96),
+    "priority-22.05.8-7": (0.88, 0.94),
+    "reservations-22.05.8-7": (0.96, 0.96),
     "topology-22.05.8-4": (0.96, 0.96),
     "topology-24.11.5-4": (0.96, 0.96),
 }
