@@ -3,10 +3,9 @@
 Backfill is the pool's own copy of Slurm's planner. The queue has a line for each job in each of its partitions. The
 main scheduler goes through it in order and starts what fits; a job that does not fit closes its partition's nodes, or
 only those that it names, to the jobs behind it. One that its limits hold back, or whose nodes are reserved or down,
-closes none. Nodes with an epilog (COMPLETING) are taken by backfill, which then waits for them. Where a
-job fits only without pilots, Slurm takes pilots one after another, by age, until the job fits; it then chooses among
-the idle nodes and those. (Read in slurmctld's job_scheduler.c, select/cons_tres and sched/backfill, and held against
-recorded clusters by benchmarks.twin.)
+closes none. Nodes with an epilog (COMPLETING) are taken by backfill, which then waits for them. Where a job fits only
+without pilots, Slurm takes pilots one after another, by age, until the job fits; it then chooses among the idle nodes
+and those. (Read in slurmctld's job_scheduler.c, select/cons_tres and sched/backfill; benchmarks.twin has recordings.)
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
+from itertools import islice
 from math import ceil, exp, floor, inf
 from operator import attrgetter
 from random import Random
@@ -51,9 +51,8 @@ class Controller(Nodes):
         # The plans of the last cycle, and how often the queue has changed.
         self.plans: Plans | None = None
         self.changes = 0
-        # Whether anything changed since the last look of backfill.
-        self.news = True
-        self._news_for_pool = True
+        # Whether anything changed since the last look of backfill, and since the last look of bftd.
+        self.news = self.news_for_pool = True
         self.left: Callable[[int], None] = lambda mask: None
         self.woken: Callable[[], None] = lambda: None
         self.late = self.preemptions = 0
@@ -72,17 +71,6 @@ class Controller(Nodes):
             waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
             self.at(job.submit_s, self._submit, waiting)
-
-    @property
-    def news_for_pool(self) -> bool:
-        """Whether anything changed since the last look of bftd, which is `woken` by that."""
-        return self._news_for_pool
-
-    @news_for_pool.setter
-    def news_for_pool(self, news: bool) -> None:
-        self._news_for_pool = news
-        if news:
-            self.woken()
 
     def at(self, time_s: float, act: Callable[[Any], None], what: Any = None) -> None:
         """Do something at a time."""
@@ -144,7 +132,7 @@ class Controller(Nodes):
         self.random.shuffle(granted)
         for place, bit in enumerate(granted):
             self.pilot_age[bit] = self.now_s + 1e-6 * place
-        self.news_for_pool = True
+        self._tell_pool()
 
     def leave(self, mask: int, within_s: float) -> None:
         """Let the pilots of some nodes leave; the nodes are idle after a while."""
@@ -154,7 +142,7 @@ class Controller(Nodes):
         self.pilots &= ~mask
         self.leaving |= mask
         self.left(mask)
-        self.news = self.news_for_pool = True
+        self._tell()
         self.at(self.now_s + within_s, self._gone, mask)
 
     # What happens ------------------------------------------------------------------------------------------------
@@ -186,7 +174,7 @@ class Controller(Nodes):
             insort(self.queue, line, key=_PLACE)
         self.changes += 1
         self.news |= self._planned
-        self.news_for_pool = True
+        self._tell_pool()
         self._looks.wait(self.now_s)
 
     def _begin(self, waiting: WaitingJob, mask: int, by: str) -> None:
@@ -202,7 +190,7 @@ class Controller(Nodes):
         if waiting.bounds:
             self._counts.add(waiting.bounds, mask.bit_count())
         self.running[waiting.job.number] = waiting
-        self.news = self.news_for_pool = True
+        self._tell()
         self.at(run.end_s, self._end, waiting)
 
     def _over_s(self, waiting: WaitingJob) -> float:
@@ -210,9 +198,7 @@ class Controller(Nodes):
         run, job = waiting.run, waiting.job
         over_s = run.start_s + job.limit_s + self.site.over_time_limit_s
         end_s = run.first_line_s + job.run_s
-        if end_s <= over_s:
-            return end_s
-        return min(end_s, self._looks.over_s(over_s))
+        return end_s if end_s <= over_s else min(end_s, self._looks.over_s(over_s))
 
     def _end(self, waiting: WaitingJob) -> None:
         if waiting.run.end_s != self.now_s:
@@ -257,9 +243,18 @@ class Controller(Nodes):
         if begins:
             self._looks.ask(self.now_s)
 
+    def _tell(self) -> None:
+        self.news = True
+        self._tell_pool()
+
+    def _tell_pool(self) -> None:
+        """Note that something changed since the last look of bftd, which is `woken` by that."""
+        self.news_for_pool = True
+        self.woken()
+
     def _change(self) -> None:
         self._changed_s = self.now_s
-        self.news = self.news_for_pool = True
+        self._tell()
 
     def _outage(self, outage: Outage) -> None:
         """Begin or end an outage: jobs on nodes that go down wait again, or end."""
@@ -289,12 +284,12 @@ class Controller(Nodes):
         self.queue.sort(key=_PLACE)
         self.changes += 1
         if self.queue:
-            self.news = self.news_for_pool = True
+            self._tell()
         self.at(self.now_s + priorities.period_s, self._calculate, priorities)
 
     def _gone(self, mask: int) -> None:
         self.leaving &= ~mask
-        self.news = self.news_for_pool = True
+        self._tell()
         if self.queue:
             self.at(self.now_s + self.drawn(self.site.delays.look_after_pilot_s), self._look)
 
@@ -373,7 +368,7 @@ class Controller(Nodes):
             self.news, self._backfilled_s = False, now_s
             while self._cycle():
                 pass
-            self.news_for_pool = True
+            self._tell_pool()
         elif not self._planned:
             ahead_s = self._events[0][0] - now_s if self._events else _LOOK_MOST_S
             self.at(now_s + max(1, ceil(ahead_s)), self._backfill)
@@ -424,13 +419,8 @@ class Controller(Nodes):
         return False
 
     def _queued(self) -> Iterator[WaitingJob]:
-        left = self.site.scheduler.depth
-        for waiting in self.queue:
-            if waiting.job.booked is None and self._allowed(waiting):
-                left -= 1
-                if left < 0:
-                    return
-                yield waiting
+        able = (one for one in self.queue if one.job.booked is None and self._allowed(one))
+        return islice(able, self.site.scheduler.depth)
 
     def ends(self) -> list[JobEnd]:
         """Return the ends of the running jobs by their limits; Slurm's start times are whole seconds."""
