@@ -127,7 +127,7 @@ def test_decisions_are_kept_as_sentences_by_trainer_and_events_have_a_tail(tmp_p
     told = [decision["text"] for decision in service.ledger.decisions("1", 10)]
     assert told[-2:] == [
         "train-a "
-        + wording("core.sentences.starts", count="1 node", nodes="n1", rate="")
+        + wording("core.sentences.starts", count="1 node", nodes="n2", rate="")
         + wording("protocol.changes.unknown_speed"),
         "train-a " + wording("core.sentences.finished", exit_code=0),
     ]

@@ -45,11 +45,11 @@ def test_nodes_are_folded_by_what_they_do_and_trainers_show_size_and_speed() -> 
     core.place_all()
     core.report("1", ProgressReport(NOW_S, step=12, samples=9.0, samples_per_s=33.3, nodes=3, loss=0.125))
     text = drawn(status_of(core))
-    assert "n[1-3]" in text
-    assert "n[4-5]" in text
+    assert "n[3-5]" in text
+    assert "n[1-2]" in text
     row = next(line for line in text.splitlines() if line.split()[:2] == ["train-a", "1"])
-    assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[1-3]"]
-    assert says(text, "core.sentences.starts", count="3 nodes", nodes="n[1-3]")
+    assert row.split()[2:] == ["ann", "horovod", "running", "3", "1-3", "12", "33.3", "0.125", "0", "0", "n[3-5]"]
+    assert says(text, "core.sentences.starts", count="3 nodes", nodes="n[3-5]")
     assert says(text, "bftd.view.give_back", p50=0.25, max="0.50", count=2)
 
 
@@ -220,11 +220,11 @@ def test_a_bound_and_an_overdue_node_are_shown() -> None:
     core.arrive(registration("1"))
     core.pool("n1", "n2")
     core.place_all()
-    core.pause("node n1", release=True)
+    core.pause("node n2", release=True)
     core.pool("n1", "n2", after_s=9.0)
     text = drawn(status_of(core))
     assert says(text, "core.sentences.bounded", most="1 node", by="max_nodes = 1")
-    assert says(text, "service.steered.overdue", node="n1", since_s=9)
+    assert says(text, "service.steered.overdue", node="n2", since_s=9)
 
 
 HOSTILE = "x\x1b]0;pwned\x07\x1b[2J\u202egnp.exe\x9b31m\u2066"

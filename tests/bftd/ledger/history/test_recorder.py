@@ -36,7 +36,7 @@ SUMS = ("pool_node_seconds", "used_node_seconds", "training_node_seconds")
 
 
 def begun(path: Path, clock: Clock) -> Service:
-    """A service with a trainer that works on n1 and n2 of three nodes, and makes ten samples a second."""
+    """A service with a trainer that works on n2 and n3 of three nodes, and makes ten samples a second."""
     service = start(path, clock)
     service.apply(Registered(clock.now, registration("1", nodes_max=2)))
     see(service, clock, "n1 n2 n3")
@@ -53,7 +53,7 @@ def go_on(service: Service, clock: Clock, seconds: int) -> None:
         samples = service.state.trainers["1"].samples + 10.0
         report = ProgressReport(clock.now, step=int(samples), samples=samples, samples_per_s=10.0, nodes=2)
         service.apply(reported(clock.now, "1", report))
-        see(service, clock, "n1 n2 n3", n1="71", n2="72")
+        see(service, clock, "n1 n2 n3", n2="72", n3="73")
 
 
 def sums(path: Path) -> tuple[float, ...]:
