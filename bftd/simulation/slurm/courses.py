@@ -107,8 +107,10 @@ def _watched(controller: Controller, begin_s: float, end_s: float, watch: Callab
     every_s = max(1.0, (end_s - begin_s) / _WATCHES)
 
     def look(_: object) -> None:
-        watch(min(1.0, (controller.now_s - begin_s) / every_s / _WATCHES))
-        controller.at(controller.now_s + every_s, look)
+        now_s = controller.now_s
+        watch(min(1.0, (now_s - begin_s) / every_s / _WATCHES))
+        # the last jobs may run for much longer than all took to come
+        controller.at(now_s + max(every_s, (now_s - end_s) / _WATCHES), look)
 
     controller.at(begin_s, look)
 

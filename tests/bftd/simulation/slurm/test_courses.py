@@ -40,3 +40,10 @@ def test_a_direct_delay_is_from_the_preemption_to_the_allocation() -> None:
     assert found.delays_s[1] > 0.0
     assert found.delays_s[1] <= found.waits_s[1]
     assert course(site(), _JOBS, 1, phase_s=5.0).delays_s == (0.0, 0.0, 0.0)
+
+
+def test_a_course_whose_last_job_runs_for_long_is_not_watched_each_second_of_it() -> None:
+    parts: list[float] = []
+    run_s = 10 * 86_400.0
+    course(site(), (job(0, 1, 0.0, run_s=run_s, limit_s=run_s),), 1, watch=parts.append)
+    assert len(parts) < 20_000
