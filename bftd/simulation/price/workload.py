@@ -93,6 +93,8 @@ def _workload(log: JobLog, logged: list[LoggedJob], notes: list[str]) -> Workloa
         by_partition.setdefault(_partition(job), []).append(job)
     nodes = _names(logged)
     in_use = _most_in_use(logged)
+    if in_use > len(nodes) and any(job.start_s is not None and not job.node_names for job in logged):
+        nodes = []  # the jobs whose nodes are not named had others
     size = len(nodes) or log.size or in_use
     if size > MOST_NODES:
         raise UsageError(f"the log is of {size:,} nodes, and {MOST_NODES:,} are the most that are simulated")

@@ -100,3 +100,11 @@ def test_a_log_that_cannot_be_simulated_is_refused_in_one_line() -> None:
     assert str(none.value) == wording("whatif.price.no_wait")
     with pytest.raises(TraceError):
         workload(log_of(replace(job, node_names="n[1-")))
+
+
+def test_jobs_whose_nodes_are_not_named_are_not_cut_to_the_nodes_of_the_others() -> None:
+    log = log_of(logged(1, 0, 0, 600, nodes=64), logged(2, 10, 10, 600, node_names="n7"), size=100)
+    load = workload(log)
+    assert [job.component.need for job in load.jobs] == [64, 1]
+    assert len(load.site.numbering.names) == 100
+    assert list(load.notes) == []
