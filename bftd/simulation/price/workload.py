@@ -23,7 +23,7 @@ from bftd.simulation.slurm.priority import Association, Multifactor
 from bftd.simulation.trace import names
 from bftd.simulation.trace.job_model import JobLog, LoggedJob
 from slurm_plugin.read.scheduler import settings
-from slurm_plugin.read.settings import is_nothing, number
+from slurm_plugin.read.settings import is_nothing, number, options
 
 Floats = NDArray[np.float64]
 
@@ -112,8 +112,11 @@ def _workload(log: JobLog, logged: list[LoggedJob], notes: list[str]) -> Workloa
         partitions = tuple(map(SimulatedPartition, masks))
     slurm, priority, known = _settings(log.slurm, logged)
     notes += known
+    found = options(log.slurm.get("SchedulerParameters", ""))
     site = replace(
         site,
+        sched_interval_s=float(max(0, number(found.get("sched_interval", "")) or 0) or site.sched_interval_s),
+        youngest_first="preempt_youngest_first" in found,
         numbering=numbering,
         partitions=partitions,
         priority=priority,

@@ -108,3 +108,11 @@ def test_jobs_whose_nodes_are_not_named_are_not_cut_to_the_nodes_of_the_others()
     assert [job.component.need for job in load.jobs] == [64, 1]
     assert len(load.site.numbering.names) == 100
     assert list(load.notes) == []
+
+
+def test_the_main_scheduler_and_preemption_go_by_the_parameters_of_the_log() -> None:
+    told = {"SchedulerParameters": "sched_interval=20,preempt_youngest_first"}
+    site = workload(log_of(logged(1, 0, 0, 600), slurm=told)).site
+    assert (site.sched_interval_s, site.youngest_first) == (20.0, True)
+    site = workload(log_of(logged(1, 0, 0, 600), slurm={"SchedulerParameters": "sched_interval=-1"})).site
+    assert (site.sched_interval_s, site.youngest_first) == (60.0, False)
