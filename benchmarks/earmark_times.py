@@ -140,6 +140,7 @@ def _look(cluster: Cluster, depth: int, scheduler: Scheduler) -> PlannerOutcome:
         (),
         NOW_S,
         scheduler,
+        kept={},
         weights=[(1 << len(cluster.numbering.names)) - 1],
         backed_off=(),
     )

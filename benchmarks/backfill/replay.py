@@ -141,7 +141,7 @@ def look(snapshot: Snapshot) -> Look:
     if not jobs.near:
         return Look({}, {})
     ground = survey(snapshot, jobs, _HARVEST, {}, (), EarmarkMemory().numbering)
-    _, outcome = slurms_next_cycle(snapshot, jobs, ground, backed_off=())
+    _, outcome = slurms_next_cycle(snapshot, jobs, ground, kept={}, backed_off=())
     names = ground.numbering.of_mask
     return Look(
         {_whole(job): names(mask) for job, mask in outcome.now.items()},

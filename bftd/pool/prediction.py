@@ -27,9 +27,10 @@ class BackfillModel(Protocol):
         jobs: Occupancy,
         ground: Availability,
         *,
+        kept: Mapping[str, Collection[str]],
         backed_off: Collection[str],
     ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
-        """Return the queue in the planner's order, and its outcome; `backed_off` is by `earmarks.key`."""
+        """Return the queue in the planner's order, and its outcome; `kept` and `backed_off` are by `earmarks.key`."""
 
 
 def slurms_next_cycle(
@@ -37,11 +38,12 @@ def slurms_next_cycle(
     jobs: Occupancy,
     ground: Availability,
     *,
+    kept: Mapping[str, Collection[str]],
     backed_off: Collection[str],
 ) -> tuple[Sequence[QueueEntry], PlannerOutcome]:
     """Simulate Slurm's next backfill cycle, without any pilot."""
     waits = queue(snapshot, jobs.pending, ground.nodes, ground.numbering, ground.lent)
-    ids = {key(entry.id): entry.id for entry in waits.entries} if backed_off else {}
+    ids = {key(entry.id): entry.id for entry in waits.entries} if kept or backed_off else {}
     outcome = simulate(
         waits.entries,
         ground.numbering,
@@ -51,6 +53,7 @@ def slurms_next_cycle(
         ground.bookings,
         snapshot.time_s,
         snapshot.scheduler,
+        kept={ids.get(key_, key_): ground.numbering.mask(names) for key_, names in kept.items()},
         weights=ground.weights,
         backed_off={ids.get(key_, key_) for key_ in backed_off},
     )
@@ -120,8 +123,9 @@ def _foresee(
     ground: Availability,
     copy: BackfillModel,
 ) -> Prediction:
+    kept = {key_: one.nodes for key_, one in memory.kept.items()}
     out = unlikely(memory, jobs.near, snapshot.time_s)
-    entries, outcome = copy(snapshot, jobs, ground, backed_off=out)
+    entries, outcome = copy(snapshot, jobs, ground, kept=kept, backed_off=out)
     return Prediction(
         numbering=ground.numbering,
         ready=ground.ready,

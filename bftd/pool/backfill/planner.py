@@ -57,6 +57,7 @@ def simulate(
     now_s: float,
     scheduler: Scheduler,
     *,
+    kept: Mapping[str, int],
     weights: Sequence[int],
     backed_off: Collection[str],
     choice: Callable[[int, NodeNeed], int] | None = None,
@@ -66,17 +67,18 @@ def simulate(
     """Say which jobs of a queue, in Slurm's order, could start now, and which nodes they are to have.
 
     `ready` nodes are free now or as soon as our pilots leave. `ours` are those with a pilot: nodes of `ready`, and
-    nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. `weights` are
-    the nodes by ascending weight. For jobs that are `backed_off` only the shown plan counts. `choice` chooses among the
-    free nodes that would do for a job that starts, `plan_choice` among those for a plan, in place of Slurm's choice
-    where no topology decides. `go` takes the walk through the queue as far as it wants, now or later; without it the
-    walk goes to the end. All times are unix seconds.
+    nodes that regular jobs share with it. Other nodes are in use until one of the `ends`, or for ever. A job keeps the
+    nodes that are `kept` for it while they suffice. `weights` are the nodes by ascending weight. For jobs that are
+    `backed_off` only the shown plan counts. `choice` chooses among the free nodes that would do for a job that starts,
+    `plan_choice` among those for a plan, in place of Slurm's choice where no topology decides. `go` takes the walk
+    through the queue as far as it wants, now or later; without it the walk goes to the end. All times are unix seconds.
     """
     everything = (1 << len(numbering.names)) - 1
     ready &= everything
     cycle = _Cycle(
         calendar=Calendar.of(now_s, everything, ready, ends, bookings, scheduler, weights, plan_choice),
         ours=ours & everything,
+        kept=kept,
         array_most=scheduler.array_most,
         one_plan_a_job=scheduler.one_plan_a_job,
         choice=choice,
@@ -147,6 +149,7 @@ class _Cycle:
         self,
         calendar: Calendar,
         ours: int,
+        kept: Mapping[str, int],
         array_most: int,
         one_plan_a_job: bool,
         choice: Callable[[int, NodeNeed], int] | None,
@@ -156,6 +159,7 @@ class _Cycle:
         self.later: dict[str, PlannedStart] = {}
         self.left_tasks = False
         self._ours = ours
+        self._kept = kept
         self._array_most = array_most
         self._one_plan_a_job = one_plan_a_job
         self._choice = choice
@@ -206,7 +210,7 @@ class _Cycle:
             spot = place_now(self.calendar, part, limit_s, extra, taken)
             if spot is None:
                 return []
-            nodes = self._chosen(spot, part, extra)
+            nodes = self._chosen(spot, part, extra, self._kept.get(entry.id, 0))
             found.append((part, nodes))
             taken |= nodes
         return found
@@ -243,11 +247,12 @@ class _Cycle:
         self._begun[entry.id] = self._begun.get(entry.id, 0) + 1
         return bool(given) or shares
 
-    def _chosen(self, spot: Spot, part: Component, extra: int) -> int:
+    def _chosen(self, spot: Spot, part: Component, extra: int, kept: int) -> int:
         """Return the nodes of one part that starts now.
 
-        Those in use that it fits on come first, as no node is earmarked there. Where idle nodes suffice, Slurm takes
-        them and no pilot has to leave. Else it gets the nodes that Slurm would choose if no pilot were there.
+        Those in use that it fits on come first, as no node is earmarked there. If those kept for it suffice,
+        or idle ones, which Slurm takes, no other pilot has to leave: a choice that followed every change would have
+        pilots leave and come back for ever. Else it gets the nodes that Slurm would choose if no pilot were there.
         """
         need = need_of(part)
         if spot.free.bit_count() == need.count:
@@ -255,8 +260,9 @@ class _Cycle:
         if self._choice is not None:
             return self._choice(spot.free, need)
         in_use = extra & ~(part.yields & ~self.calendar.ends.ready) | self._beside(part)
-        idle = spot.free & (~self._ours | in_use)
-        return for_plan(idle if need.met(idle) else spot.free, need, self.calendar.weights, in_use)
+        some = (spot.free & (kept | in_use), spot.free & (~self._ours | in_use))
+        free = next((nodes for nodes in some if need.met(nodes)), spot.free)
+        return for_plan(free, need, self.calendar.weights, in_use)
 
     def _plan(self, entry: QueueEntry, limit_s: float) -> bool:
         """Plan a job for later, each part by itself. Returns whether all parts have a plan."""

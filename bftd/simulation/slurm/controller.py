@@ -3,9 +3,8 @@
 Backfill is the pool's own copy of Slurm's planner. The queue has a line for each job in each of its partitions. The
 main scheduler goes through it in order and starts what fits; a job that does not fit closes its partition's nodes, or
 only those that it names, to the jobs behind it. One that its limits hold back, or whose nodes are reserved or down,
-closes none. Nodes with an epilog (COMPLETING) are taken by backfill, which then waits for them. Where a job fits only
-without pilots, Slurm takes pilots one after another, by age, until the job fits; it then chooses among the idle nodes
-and those. (Read in slurmctld's job_scheduler.c, select/cons_tres and sched/backfill; benchmarks.twin has recordings.)
+closes none. Nodes with an epilog (COMPLETING) are taken by backfill, which then waits. Where a job fits only without
+pilots, Slurm takes pilots one after another, by age, until the job fits, and chooses among the idle nodes and those.
 """
 
 from __future__ import annotations
@@ -186,7 +185,7 @@ class Controller(Nodes):
         for line in waiting.lines:
             line.planned(None, 0)
             self.queue.remove(line)
-        self.changes += 1
+            self.changes += 1
         if waiting.bounds:
             self._counts.add(waiting.bounds, mask.bit_count())
         self.running[waiting.job.number] = waiting
@@ -391,6 +390,7 @@ class Controller(Nodes):
             [replace(one, start_s=one.start_s + 0.5) for one in site.bookings],
             floor(now_s),
             site.scheduler,
+            kept={},
             weights=site.weights,
             backed_off=(),
             choice=self.backfilled,

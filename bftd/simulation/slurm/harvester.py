@@ -243,6 +243,7 @@ class Harvester:
             site.bookings,
             now_s,
             replace(site.scheduler, read=True),
+            kept={key_: site.numbering.mask(one.nodes) for key_, one in memory.kept.items()},
             weights=site.weights,
             backed_off=out,
             go=walks.append,

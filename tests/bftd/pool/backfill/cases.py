@@ -42,6 +42,7 @@ class Cluster:
     ends: Mapping[float, int] | Sequence[tuple[float, int]] = field(default_factory=dict)
     bookings: Sequence[tuple[int, float, float]] = ()
     scheduler: Scheduler = field(default_factory=Scheduler)
+    kept: Mapping[str, int] = field(default_factory=dict)
     weights: Sequence[int] | None = None
     backed_off: Collection[str] = ()
 
@@ -59,6 +60,7 @@ class Cluster:
             "bookings": [Booking(mask, NOW + start, NOW + end) for mask, start, end in self.bookings],
             "now_s": NOW,
             "scheduler": self.scheduler,
+            "kept": self.kept,
             "weights": [everything] if self.weights is None else self.weights,
             "backed_off": self.backed_off,
         }

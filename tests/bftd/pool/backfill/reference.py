@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf, isfinite
 
@@ -328,6 +328,7 @@ def simulate(
     now_s: float,
     scheduler: Scheduler,
     *,
+    kept: Mapping[str, int],
     weights: Sequence[int],
     backed_off: Collection[str] = (),
 ) -> Cycle:

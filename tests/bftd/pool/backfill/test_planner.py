@@ -269,6 +269,12 @@ def test_a_job_is_given_the_nodes_that_it_would_have_without_pilots() -> None:
     assert cluster.look(job("a", 1)).now == {"a": nodes(5)}, "an idle node suffices"
 
 
+def test_a_job_keeps_the_nodes_that_are_kept_for_it_while_they_suffice() -> None:
+    cluster = Cluster(4, ours=nodes(0, 1, 3), kept={"a": nodes(1), "b": nodes(0, 2)})
+    assert cluster.look(job("a", 1), job("b", 2)).now == {"a": nodes(1), "b": nodes(0, 2)}
+    assert cluster.look(job("a", 1), job("b", 3)).now == {"a": nodes(1), "b": nodes(0, 2, 3)}
+
+
 def test_the_next_look_is_only_where_nodes_of_the_partition_become_free() -> None:
     cluster = Cluster(3, ready=nodes(0, 2), ends={3600: nodes(1)})
     other = job("other", 1, 5, allowed=nodes(2), barred=True, plan_s=NOW + 60, plan=nodes(2))
