@@ -178,7 +178,8 @@ def test_the_best_are_found_without_asking_for_all(waits: dict[tuple[str, int], 
     got = sorted(each.ends_s(NOW_S).value - NOW_S for each in said)[:top]
     assert got == pytest.approx(everything, abs=0.01)
     tied = [each for each in said if each.ends_s(NOW_S).value - NOW_S <= everything[0] + 60]
-    assert said[0].gpu_hours.value <= min(each.gpu_hours.value for each in tied)
+    # GPU-hours within a tenth count as equal
+    assert said[0].gpu_hours.value <= 1.1 * min(each.gpu_hours.value for each in tied)
 
 
 def test_regression_a_run_that_holds_the_deadline_was_never_asked_for_behind_faster_ones_that_miss_it() -> None:
