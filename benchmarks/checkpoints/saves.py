@@ -105,7 +105,7 @@ class _Worker:
 
     def __init__(self, requests: SaveRequests) -> None:
         self.step_barrier = StepBarrier()
-        self.step_barrier.by_clock = True
+        self.step_barrier.by_clock, self.step_barrier.size = True, 2
         self._requests = requests
 
     def send(self, message: Message) -> None:

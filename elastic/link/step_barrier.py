@@ -46,6 +46,8 @@ class StepBarrier:
     def __init__(self) -> None:
         self.by_clock = False
         """Whether the script leaves it to bftd when to save."""
+        self.size = 0
+        """The number of workers in this worker's group, 0 until it has ended a step."""
         self._news = threading.Condition()
         self._requests: dict[int, SaveRequest] = {}
         self._step = 0
@@ -64,6 +66,7 @@ class StepBarrier:
                     "step": self._step,
                     "step_s": self._step_s,
                     "by_clock": self.by_clock,
+                    "size": self.size,
                     "busy": self._saving or bool(self._requests),
                     "save_s": self._save_s,
                 }

@@ -118,7 +118,7 @@ def step(
     if total_steps is not None:
         session.set_total(total_steps)
     session.step(progress.step, progress.samples, rank, size, None if loss is None else float(loss), nodes=nodes)
-    session.step_barrier.by_clock = save_every is None
+    session.step_barrier.by_clock, session.step_barrier.size = save_every is None, size
     request = session.step_barrier.passed(progress.step, time.monotonic())
     if request is not None and request.pause:
         session.pause_requested.set()

@@ -47,9 +47,10 @@ class SaveRequests:
         """Whether all workers will save at the end of the same step; with `pause` they stop there.
 
         False when a worker does not answer in time or is lost, or when none has counted a step: then none saves.
-        Without `pause`, also False when the script itself decides when to save, while any worker is still saving or
-        about to save, and when `worth` says no to the cost of the last save for the slowest worker, in seconds (0 if
-        none was measured). `workers` may be empty: a group may be stopped before the first of its workers is connected.
+        Without `pause`, also False when `workers` are not their whole group, when the script itself decides when to
+        save, while any worker is still saving or about to save, and when `worth` says no to the cost of the last save
+        for the slowest worker, in seconds (0 if none was measured). `workers` may be empty: a group may be stopped
+        before the first of its workers is connected.
         """
         if not workers:
             return False
@@ -72,6 +73,9 @@ class SaveRequests:
             if not furthest:
                 return False
             if not pause:
+                # Those that have not ended the group's first step yet would not save: the others' save would hang.
+                if any(int(answer.get("size", len(found))) != len(found) for answer in found):
+                    return False
                 # A worker that is still saving would start another save at once, and the others would wait for it.
                 if not any(answer["by_clock"] for answer in found) or any(answer.get("busy") for answer in found):
                     return False

@@ -75,7 +75,7 @@ def test_a_request_that_was_jumped_over_is_forgotten() -> None:
 
 def test_where_a_worker_is_it_tells_with_its_pace() -> None:
     barrier = StepBarrier()
-    still = {"op": "at", "by_clock": False, "busy": False, "save_s": 0.0}
+    still = {"op": "at", "by_clock": False, "size": 0, "busy": False, "save_s": 0.0}
     assert barrier.answer({"op": "where"}) == {**still, "step": 0, "step_s": 0.0}
     barrier.passed(8, 10.0)
     barrier.passed(9, 10.5)

@@ -147,7 +147,7 @@ def test_without_an_interval_every_rank_asked_for_a_save_by_its_own_clock(
     answer = sessions.current().step_barrier.answer({"op": "where"})
     assert answer is not None
     assert answer.pop("step_s") >= 100.0
-    assert answer == {"op": "at", "step": 20, "by_clock": True, "busy": False, "save_s": 0.0}
+    assert answer == {"op": "at", "step": 20, "by_clock": True, "size": 1, "busy": False, "save_s": 0.0}
 
 
 @pytest.mark.torch

@@ -26,10 +26,14 @@ class Worker:
     """A worker's step barrier at the other end of a connection that takes its time, but keeps the order."""
 
     def __init__(
-        self, requests: SaveRequests, delay_s: Callable[[], float] = lambda: 0.0, by_clock: bool = False
+        self,
+        requests: SaveRequests,
+        delay_s: Callable[[], float] = lambda: 0.0,
+        by_clock: bool = False,
+        size: int = 1,
     ) -> None:
         self.step_barrier = StepBarrier()
-        self.step_barrier.by_clock = by_clock
+        self.step_barrier.by_clock, self.step_barrier.size = by_clock, size
         self.told: list[Message] = []
         self.deaf = False
         self._requests = requests
@@ -156,7 +160,7 @@ async def test_a_script_that_saves_by_its_own_interval_is_left_alone(requests: S
 
 
 async def test_regression_a_worker_that_still_saved_was_asked_for_the_next_save(requests: SaveRequests) -> None:
-    saving, other = Worker(requests, by_clock=True), Worker(requests, by_clock=True)
+    saving, other = Worker(requests, by_clock=True, size=2), Worker(requests, by_clock=True, size=2)
     for worker in (saving, other):
         worker.step_barrier.passed(1, 1.0)
     assert await make(requests, saving, other, pause=False)
@@ -178,6 +182,20 @@ async def test_regression_a_worker_that_still_saved_was_asked_for_the_next_save(
         )
         assert found is worth
     assert asked == [12.0, 12.0]
+
+
+async def test_regression_a_part_of_a_group_saved_while_the_others_ended_their_first_step_and_hung(
+    requests: SaveRequests,
+) -> None:
+    quick, slow = Worker(requests, by_clock=True, size=2), Worker(requests, by_clock=True)
+    quick.step_barrier.passed(1, 1.0)
+    assert not await make(requests, quick, pause=False)
+    slow.step_barrier.size = 0
+    assert not await make(requests, quick, slow, pause=False)
+    assert ops(quick) == ["where", "where"]
+    slow.step_barrier.size = 2
+    slow.step_barrier.passed(1, 1.0)
+    assert await make(requests, quick, slow, pause=False)
 
 
 async def test_a_resize_is_not_put_off_by_a_save(requests: SaveRequests) -> None:
@@ -213,7 +231,7 @@ def test_workers_in_step_with_each_other_all_save_at_the_same_steps(count: int, 
                     return
 
     async def body(requests: SaveRequests) -> None:
-        workers = [Worker(requests, lambda: drawn.random() * 0.002, by_clock=True) for _ in range(count)]
+        workers = [Worker(requests, lambda: drawn.random() * 0.002, by_clock=True, size=count) for _ in range(count)]
         threads = [
             threading.Thread(target=train, args=(worker, saves, random.Random(seed + place)), daemon=True)
             for place, (worker, saves) in enumerate(zip(workers, saved, strict=True))
