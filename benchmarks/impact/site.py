@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,8 +18,7 @@ from benchmarks.impact.stream import FEATURE, RESERVATION, Reservation
 from bftd.base.errors import BftError
 from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.errors import SandboxError
-from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.sandbox.accounting import accounting
+from slurm_plugin.sandbox.accounting import AccountedSandbox
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -45,18 +43,16 @@ TRAINERS = {"wide": "1-16", "half": "1-8", "even": "2-8,sizes=2:4:8", "narrow": 
 STEPS_FOR_EVER = 1_000_000
 
 
-class _Cluster(Sandbox):
+class _Cluster(AccountedSandbox):
     """A sandbox whose slurm.conf and job_submit.lua are changed before Slurm reads them."""
 
     def __init__(self, recipe: Recipe, **shape: Any) -> None:
-        super().__init__(tuned=recipe.tuned, extra_conf=_MORE_CONF, **shape)
+        super().__init__(() if recipe.accounting else None, tuned=recipe.tuned, extra_conf=_MORE_CONF, **shape)
         self._recipe = recipe
-        self._beside = ExitStack()
 
     def up(self) -> _Cluster:
         """Start the daemons, slurmdbd first where the recipe has one."""
-        with self._beside:
-            super().up()
+        super().up()
         try:
             self._finish()
         except BaseException:
@@ -77,10 +73,7 @@ class _Cluster(Sandbox):
 
     def _write_conf(self, host: str, ports: list[int]) -> None:
         super()._write_conf(host, ports)
-        more = ""
-        if self._recipe.accounting:
-            more = self._beside.enter_context(accounting(self.root, self.env()))
-        self.conf.write_text(more + edited_conf(self.conf.read_text(), self._recipe))
+        self.conf.write_text(edited_conf(self.conf.read_text(), self._recipe))
         if not self._recipe.number:
             (self.root / "job_submit.lua").write_text(_NO_LUA)
 

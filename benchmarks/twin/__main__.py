@@ -124,6 +124,15 @@ def table(rows: Sequence[dict[str, object]]) -> str:
     return "\n".join(lines)
 
 
+def show(as_json: bool, shape: dict[str, object], rows: list[dict[str, object]], ran: str) -> None:
+    """Print the rows, as JSON beside the shape of what was run, or as a table with `ran` on standard error."""
+    if as_json:
+        print(json.dumps({**shape, "conditions": rows}, indent=2))
+    else:
+        print(table(rows))
+        print(f"\n{ran}", file=sys.stderr)
+
+
 def main() -> int:
     """Run, compare and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.twin", description=__doc__.split("\n")[0])
@@ -141,17 +150,13 @@ def main() -> int:
     with ProcessPoolExecutor(options.processes) as pool:
         run = partial(_all_of, shape=shape, courses=options.courses)
         found = list(pool.map(run, range(1, options.streams + 1), chunksize=4))
-    rows = compared(found, CONDITIONS)
-    if options.json:
-        told = {"streams": options.streams, "courses": options.courses, **asdict(shape), "conditions": rows}
-        print(json.dumps(told, indent=2))
-    else:
-        print(table(rows))
-        print(
-            f"\n{options.streams} streams of {options.jobs} jobs, {options.courses} courses each, "
-            f"{time.monotonic() - began_s:.0f} s",
-            file=sys.stderr,
-        )
+    show(
+        options.json,
+        {"streams": options.streams, "courses": options.courses, **asdict(shape)},
+        compared(found, CONDITIONS),
+        f"{options.streams} streams of {options.jobs} jobs, {options.courses} courses each, "
+        f"{time.monotonic() - began_s:.0f} s",
+    )
     return 0
 
 

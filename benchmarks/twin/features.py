@@ -83,7 +83,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """What a cluster has, and the same as fields of the simulated site.
+    """A feature of a cluster, and the same as fields of the simulated site.
 
     A cluster has lines of slurm.conf, further files by name, and statements for sacctmgr, which need slurmdbd. `site`
     and `without` are the fields with the feature and without it; without it jobs have no `own` fields. `shape` makes a
@@ -404,7 +404,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class FeatureLikeness:
-    """How a recording agrees with its simulation, with the feature and without it; waits are means over jobs."""
+    """The agreement of a recording with its simulation, with the feature and without it; waits are means over jobs."""
 
     name: str
     jobs: int

@@ -16,7 +16,6 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -35,8 +34,7 @@ from benchmarks.twin.features import (
 from slurm_plugin.errors import SandboxError, SlurmError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.sandbox.accounting import accounting, sacctmgr
+from slurm_plugin.sandbox.accounting import AccountedSandbox
 
 _CONF = f"""\
 SchedulerParameters=bf_interval={INTERVAL_S:.0f}
@@ -51,17 +49,10 @@ _WAIT_S, _MOST_S = 150.0, 900.0
 _DONE = {"COMPLETED", "TIMEOUT"}
 
 
-class _Cluster(Sandbox):
+class _Cluster(AccountedSandbox):
     def __init__(self, feature: Feature) -> None:
-        super().__init__(nodes=NODES, extra_conf=_CONF)
+        super().__init__(feature.statements or None, nodes=NODES, extra_conf=_CONF)
         self._feature = feature
-        self._beside = ExitStack()
-
-    def up(self) -> _Cluster:
-        """Start the daemons, slurmdbd first where the feature has accounts."""
-        with self._beside:
-            super().up()
-        return self
 
     def _write_conf(self, host: str, ports: list[int]) -> None:
         super()._write_conf(host, ports)
@@ -70,13 +61,9 @@ class _Cluster(Sandbox):
             file = self.root / name
             file.write_text(text)
             file.chmod(0o755)
-        if self._feature.statements:
-            more += "\n" + self._beside.enter_context(accounting(self.root, self.env()))
         self.conf.write_text(f"{self.conf.read_text()}\n{more}\n")
         (self.root / "job_submit.lua").unlink()
         self.conf.write_text(self.conf.read_text().replace("JobSubmitPlugins=lua\n", ""))
-        for statement in self._feature.statements:
-            sacctmgr(self.env(), *statement.split())
 
     @property
     def log(self) -> Path:

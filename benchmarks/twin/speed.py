@@ -33,14 +33,14 @@ _SIZES = (
     (1 / 4, 5, (0.5, 1.0, 6.0, 12.0, 24.0)),
     (1 / 2, 3, (2.0, 9.0, 24.0)),
 )
-# How much of its limit a job uses: from, to.
+# The share of its limit that a job uses: from, to.
 _USED = ((0.0, 0.1), (0.0, 1.0), (0.0, 1.0), (0.9, 1.0), (0.9, 1.0))
 _BURST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How many jobs a second of processor time simulates, and figures of the year with pilots."""
+    """The jobs that a second of processor time simulates, and figures of the year with pilots."""
 
     jobs_per_s: float
     jobs_per_s_with_pilots: float

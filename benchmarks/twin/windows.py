@@ -11,7 +11,6 @@ window.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from functools import partial
 from os import cpu_count
 from random import Random
 
-from benchmarks.twin.__main__ import WITHOUT, Condition, compared, table
+from benchmarks.twin.__main__ import WITHOUT, Condition, compared, show
 from bftd.pool.backfill.model import Component
 from bftd.simulation.slurm.courses import Course, course
 from bftd.simulation.slurm.harvester import HarvestSettings
@@ -92,17 +91,13 @@ def main() -> int:
     with ProcessPoolExecutor(options.processes) as pool:
         run = partial(courses_of, nodes=nodes, courses=options.courses)
         found = list(pool.map(run, enumerate(some)))
-    rows = compared(found, CONDITIONS)
-    if options.json:
-        told = {"nodes": nodes, "windows": len(some), "size": options.size, "courses": options.courses}
-        print(json.dumps({**told, "conditions": rows}, indent=2))
-    else:
-        print(table(rows))
-        print(
-            f"\n{len(some)} windows of {options.size} jobs on {nodes} nodes, {options.courses} courses each, "
-            f"{time.monotonic() - began_s:.0f} s",
-            file=sys.stderr,
-        )
+    show(
+        options.json,
+        {"nodes": nodes, "windows": len(some), "size": options.size, "courses": options.courses},
+        compared(found, CONDITIONS),
+        f"{len(some)} windows of {options.size} jobs on {nodes} nodes, {options.courses} courses each, "
+        f"{time.monotonic() - began_s:.0f} s",
+    )
     return 0
 
 

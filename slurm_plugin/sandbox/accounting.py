@@ -11,11 +11,13 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from slurm_plugin.errors import SandboxError, SlurmMissing
+from slurm_plugin.sandbox.cluster import Sandbox
 from slurm_plugin.sandbox.ports import reserved_ports
 from slurm_plugin.sandbox.processes import MARK
 
@@ -60,6 +62,29 @@ def accounting(root: Path, environ: Mapping[str, str]) -> Iterator[str]:
             "AccountingStorageType=accounting_storage/slurmdbd\n"
             f"AccountingStorageHost=127.0.0.1\nAccountingStoragePort={dbd_port}\n"
         )
+
+
+class AccountedSandbox(Sandbox):
+    """A private cluster with slurmdbd; sacctmgr makes the `statements` before slurmctld starts, None: no slurmdbd."""
+
+    def __init__(self, statements: Sequence[str] | None, **shape: Any) -> None:
+        super().__init__(**shape)
+        self._statements = statements
+        self._beside = ExitStack()
+
+    def up(self) -> Sandbox:
+        """Start MariaDB and slurmdbd, then the cluster."""
+        with self._beside:  # only their ports, which the two hold by themselves once they run
+            return super().up()
+
+    def _write_conf(self, host: str, ports: list[int]) -> None:
+        super()._write_conf(host, ports)
+        if self._statements is None:
+            return
+        lines = self._beside.enter_context(accounting(self.root, self.env()))
+        self.conf.write_text(lines + self.conf.read_text())
+        for statement in self._statements:
+            sacctmgr(self.env(), *statement.split())
 
 
 def sacctmgr(environ: Mapping[str, str], *words: str) -> str:

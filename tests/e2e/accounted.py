@@ -8,14 +8,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.impact import training
 from bftd.cli.admin.sandbox_site import SandboxSite
-from slurm_plugin.sandbox import Sandbox
-from slurm_plugin.sandbox.accounting import accounting, sacctmgr
+from slurm_plugin.sandbox.accounting import AccountedSandbox, sacctmgr
 from tests import program
 from tests.support.programs import shell_script
 from tests.support.waiting import until
@@ -23,30 +22,19 @@ from tests.support.waiting import until
 LIMIT_S = 240.0
 
 
-class _Cluster(Sandbox):
-    """A sandbox with slurmdbd, to which `statements` are made before slurmctld starts."""
+class _Cluster(AccountedSandbox):
+    """A sandbox with slurmdbd and more `options` of its partitions."""
 
     def __init__(self, statements: Sequence[str], slurm_conf: str, options: Mapping[str, str], **shape: Any) -> None:
-        super().__init__(extra_conf=slurm_conf, tuned=True, **shape)
-        self._statements = statements
+        super().__init__(statements, extra_conf=slurm_conf, tuned=True, **shape)
         self._options = options
-        self._beside = ExitStack()
-
-    def up(self) -> _Cluster:
-        """Start MariaDB and slurmdbd, then the cluster."""
-        with self._beside:
-            super().up()
-        return self
 
     def _write_conf(self, host: str, ports: list[int]) -> None:
         super()._write_conf(host, ports)
-        more = self._beside.enter_context(accounting(self.root, self.env()))
-        own = self.conf.read_text()
+        lines = self.conf.read_text()
         for partition, options in self._options.items():
-            own = re.sub(rf"(?m)^PartitionName={partition} .*$", rf"\g<0> {options}", own)
-        self.conf.write_text(more + own)
-        for statement in self._statements:
-            sacctmgr(self.env(), *statement.split())
+            lines = re.sub(rf"(?m)^PartitionName={partition} .*$", rf"\g<0> {options}", lines)
+        self.conf.write_text(lines)
 
 
 class AccountedSite(SandboxSite):

@@ -1,4 +1,4 @@
-"""The section on what regular jobs pay: whether the simulation can be trusted, the price, and who pays most."""
+"""The section on the cost to regular jobs: whether the simulation reproduces their waits, the cost, who pays most."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def log_of(*jobs: LoggedJob, hours: float = 10.0, size: int | None = 4, slurm: d
 
 
 def busy(nodes: int = 8, jobs: int = 40, seed: int = 1) -> JobLog:
-    """What Slurm alone makes of a stream of jobs of minutes, in whole seconds as accounting has it."""
+    """The log of Slurm alone under a stream of jobs of minutes, in whole seconds as accounting has it."""
     random, site = Random(seed), SimulatedSite.of(nodes)
     stream, at_s = [], BEGIN_S
     for number in range(jobs):
