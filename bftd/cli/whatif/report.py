@@ -85,11 +85,16 @@ def _read(
     from bftd.simulation.trace import files, job_log
 
     traces, results, logs, used = [], [], [], list[Path]()
+    of_traces = {replay_options.log_beside(path, pricing, nodes) for path in paths}
     for path in dict.fromkeys(paths):
         name = Path(path).name.partition(".")[0]
         if path.endswith(".json"):
             results.append(stored.read(Path(path)))
+        elif Path(path) in of_traces:
+            continue
         elif job_log.is_named(Path(path)):
+            if not pricing:
+                raise UsageError(f"{path} is a log of jobs, which serves the price alone: leave it or --no-price out")
             used.append(Path(path))
             logs.append(NamedLog(name, job_log.load(path)))
         else:

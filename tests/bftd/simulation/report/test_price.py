@@ -85,6 +85,21 @@ def test_a_log_alone_has_a_page(site: Path) -> None:
     assert "log of jobs" in text
 
 
+def test_a_log_named_beside_its_trace_is_simulated_once(site: Path) -> None:
+    words = ("report", "site.jobs.csv.gz", "site.csv.gz", "--trainers", "x.json", "--no-sweep", "--jobs", "1")
+    assert _run(*words, "-o", "r.html")[0] == 0
+    assert (site / "r.html").read_text().count('id="price"') == 1
+
+
+def test_a_log_is_refused_where_no_price_is_wanted(
+    site: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, said = Terminal(monkeypatch, capsys, "report")("site.jobs.csv.gz", "--no-price", "-o", "r.html")
+    assert code == 2
+    assert says(said, "cli.report.log_without_price", path="site.jobs.csv.gz")
+    assert not (site / "r.html").exists()
+
+
 def test_advice_has_the_price_beside_its_figures(site: Path) -> None:
     words = ("advise", "site.csv.gz", "--trainers", "x.json", "--t-fwd", "30", "--pj-max", "1", "--jobs", "1")
     told = json.loads(_run(*words, "--json")[1])
