@@ -412,6 +412,11 @@ class FeatureLikeness:
     with_it: Agreement
     without_it: Agreement
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> FeatureLikeness:
+        """Return the likeness that a row of `--json` tells."""
+        return cls(**{**row, "with_it": Agreement(**row["with_it"]), "without_it": Agreement(**row["without_it"])})
+
 
 def agreement(real: Sequence[StreamJob], courses: Sequence[Sequence[StreamJob]]) -> Agreement:
     """Compare a stream's courses with one of them that is the reference."""
