@@ -18,7 +18,7 @@ SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
-.PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins docs deb rpm man install \
+.PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins docs evidence deb rpm man install \
 	clean test-slurm-24 test-pyslurm
 
 help:
@@ -33,6 +33,7 @@ help:
 	@echo "make deb     build the Debian packages, into build/deb; make rpm: with rpmbuild, into build/rpm"
 	@echo "make install install the program and its units, below DESTDIR; with PLUGIN_DIR also the plug-ins (docs/howto/install.md)"
 	@echo "make docs    write the generated reference pages, and build the manual as a site into build/site"
+	@echo "make evidence  run the shortest benchmarks again, an hour at most, and name figures outside their intervals"
 	@echo "make man     write manual pages and shell completions into build/manual"
 	@echo "make venv    only the Python environment (.venv), without horovod and Slurm"
 	@echo "make lint    formatting, linting and type checks"
@@ -100,7 +101,11 @@ test-fast: venv
 
 docs: venv
 	@$(BIN)/python -m tools.reference_pages
+	@$(BIN)/python -m benchmarks.evidence --pages
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+evidence: setup
+	@$(BIN)/python -m benchmarks.evidence
 
 # Without the lock, and beside .venv: what users get from the package index today.
 test-latest: BIN := build/latest/bin

@@ -91,6 +91,7 @@ def compared(found: Sequence[Sequence[Sequence[Course]]], conditions: Sequence[C
                 "name": condition.name,
                 "wait": asdict(wait) | {"percent": wait.percent, "percent_half_width": wait.percent_half_width},
                 "makespan": asdict(makespan) | {"percent": makespan.percent},
+                "differences_s": [round(a - b, 2) for a, b in zip(_means(courses), _means(without), strict=True)],
                 "same_start_share": statistics.mean(alike),
                 **{
                     name: statistics.mean(getattr(each, name) for each in every)
@@ -99,6 +100,10 @@ def compared(found: Sequence[Sequence[Sequence[Course]]], conditions: Sequence[C
             }
         )
     return rows
+
+
+def _means(courses: Iterable[Sequence[Course]]) -> list[float]:
+    return [statistics.mean(each) for each in _values(courses, "mean_wait_s")]
 
 
 def _values(courses: Iterable[Sequence[Course]], name: str) -> list[list[float]]:
