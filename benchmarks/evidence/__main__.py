@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks.evidence import kept, pages
 from benchmarks.evidence.kept import EvidenceError
-from benchmarks.evidence.registry import BENCHMARKS, Benchmark
+from benchmarks.evidence.model import Benchmark
+from benchmarks.evidence.registry import benchmarks
 
 MINUTES = 60.0
 
@@ -26,10 +27,10 @@ def chosen(names: Sequence[str], minutes: float) -> list[str]:
     if names:
         return list(names)
     found, left = [], minutes
-    for name in sorted(BENCHMARKS, key=lambda name: BENCHMARKS[name].minutes):
-        if BENCHMARKS[name].minutes > left:
+    for name, benchmark in sorted(benchmarks().items(), key=lambda each: each[1].minutes):
+        if benchmark.minutes > left:
             break
-        left -= BENCHMARKS[name].minutes
+        left -= benchmark.minutes
         found.append(name)
     return found
 
@@ -48,13 +49,13 @@ def outside(benchmark: Benchmark, before: Any, now: Any) -> list[str]:
 def main() -> int:
     """Run, compare and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.evidence", description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} [the shortest]")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(benchmarks())} [the shortest]")
     parser.add_argument("--minutes", type=float, default=MINUTES, help=f"all may take together [{MINUTES:.0f}]")
     parser.add_argument("--keep", action="store_true", help="replace the results that are kept")
     parser.add_argument("--pages", action="store_true", help="run nothing, and write the pages")
     options = parser.parse_args()
-    if unknown := [name for name in options.names if name not in BENCHMARKS]:
-        parser.error(f"no benchmark is called {unknown[0]}: there are {', '.join(BENCHMARKS)}")
+    if unknown := [name for name in options.names if name not in benchmarks()]:
+        parser.error(f"no benchmark is called {unknown[0]}: there are {', '.join(benchmarks())}")
     failed = 0
     for name in [] if options.pages else chosen(options.names, options.minutes):
         try:
@@ -69,7 +70,7 @@ def main() -> int:
 
 
 def _again(name: str, keep: bool) -> None:
-    benchmark = BENCHMARKS[name]
+    benchmark = benchmarks()[name]
     now = kept.run(benchmark.words)
     if keep:
         kept.write(name, now)

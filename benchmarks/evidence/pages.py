@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.evidence import kept
 from benchmarks.evidence.kept import REPOSITORY, EvidenceError
-from benchmarks.evidence.registry import BENCHMARKS
+from benchmarks.evidence.registry import benchmarks
 
 _MARKED = re.compile(r"(<!-- evidence ([\w-]+)\.(\S+) -->)(.*?)(<!-- end of evidence -->)", re.DOTALL)
 _read = cache(kept.read)
@@ -33,8 +33,8 @@ def without_figures(text: str) -> str:
 
 
 def _made(name: str, part: str) -> str:
-    if (benchmark := BENCHMARKS.get(name)) is None:
-        raise EvidenceError(f"no result is called {name}: there are {', '.join(BENCHMARKS)}")
+    if (benchmark := benchmarks().get(name)) is None:
+        raise EvidenceError(f"no result is called {name}: there are {', '.join(benchmarks())}")
     one = _read(name)
     if (table := benchmark.tables.get(part)) is not None:
         return f"\n{table(one.result)}\n\n{one.source}\n"

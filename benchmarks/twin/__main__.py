@@ -14,13 +14,15 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import cpu_count
 from random import Random
+from typing import Any
 
+from benchmarks.evidence.model import Benchmark, Figure
 from benchmarks.twin.streams import BEGIN_S, Shape, stream_on
 from bftd.config.keys import PoolConfig
 from bftd.simulation.slurm.courses import Control, Course, Difference, course
@@ -136,6 +138,24 @@ def show(as_json: bool, shape: dict[str, object], rows: list[dict[str, object]],
     else:
         print(table(rows))
         print(f"\n{ran}", file=sys.stderr)
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    found = {}
+    for row in result["conditions"]:
+        wait, name = row["wait"], row["name"].replace(", ", "-").replace(" ", "-")
+        mean, half = wait["percent"], wait["percent_half_width"]
+        found[f"{name}.wait"] = Figure(f"{mean:+.1f} ± {half:.1f} %", mean, (mean - half, mean + half))
+        found[f"{name}.alike"] = Figure(f"{100 * row['same_start_share']:.0f} %", row["same_start_share"])
+    return found
+
+
+_WORDS = ("benchmarks.twin", "--streams", "3000", "--courses", "1")
+_TABLES = {"waits": lambda result: table(result["conditions"])}
+EVIDENCE = {
+    "twin": Benchmark(_WORDS, 4.0, _TABLES, _figures),
+    "twin_plain": Benchmark((*_WORDS, "--plain"), 4.0, _TABLES, _figures),
+}
 
 
 def main() -> int:

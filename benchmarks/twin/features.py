@@ -21,6 +21,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark
 from bftd.pool.backfill.model import Booking, Component
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.limits import Limits, Most, QosLimits
@@ -463,6 +464,13 @@ def table(found: Sequence[FeatureLikeness]) -> str:
             f"| {one.wait_s:.1f} s | {on.wait_s:.1f} s | {off.wait_s:.1f} s |"
         )
     return "\n".join(lines)
+
+
+EVIDENCE = {
+    "twin_features": Benchmark(
+        ("benchmarks.twin.features",), 0.5, {"table": lambda result: table([FeatureLikeness.of(row) for row in result])}
+    )
+}
 
 
 def main() -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.backfill.recording import Recording, load
 from benchmarks.backfill.replay import RECORDINGS
+from benchmarks.evidence.model import Benchmark
 from benchmarks.twin.streams import Shape, stream_on
 from bftd.simulation.slurm.controller import Controller
 
@@ -114,6 +115,13 @@ def table(found: Sequence[Likeness]) -> str:
         for one in found
     ]
     return "\n".join(lines)
+
+
+EVIDENCE = {
+    "twin_recorded": Benchmark(
+        ("benchmarks.twin.recorded",), 0.5, {"table": lambda result: table([Likeness(**row) for row in result])}
+    )
+}
 
 
 def main() -> int:

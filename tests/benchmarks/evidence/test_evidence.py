@@ -15,7 +15,8 @@ import pytest
 from benchmarks.evidence import __main__ as command
 from benchmarks.evidence import kept, pages
 from benchmarks.evidence.kept import EvidenceError, Host, Kept
-from benchmarks.evidence.registry import BENCHMARKS, Benchmark, Figure
+from benchmarks.evidence.model import Benchmark, Figure
+from benchmarks.evidence.registry import benchmarks
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Results of a made-up benchmark."""
     monkeypatch.setattr(kept, "RESULTS", tmp_path)
     monkeypatch.setattr(pages, "_read", kept.read)
-    monkeypatch.setitem(BENCHMARKS, "made_up", FIGURE)  # type: ignore[arg-type]
+    monkeypatch.setattr(pages, "benchmarks", lambda: {"made_up": FIGURE})
     kept.write("made_up", Kept("python -m benchmarks.made_up", "abc", "2026-11-28", HOST, 2.0))
     return tmp_path
 
@@ -49,7 +50,7 @@ def test_a_page_shows_what_its_results_say(path: Path) -> None:
 
 def test_every_result_that_is_kept_is_shown_and_of_the_command_that_runs() -> None:
     shown = "".join(path.read_text(encoding="utf-8") for path in pages.pages())
-    for name, benchmark in BENCHMARKS.items():
+    for name, benchmark in benchmarks().items():
         assert f"<!-- evidence {name}." in shown
         assert kept.read(name).command == " ".join(["python", "-m", *benchmark.words])
 
@@ -86,7 +87,7 @@ def test_figures_outside_their_interval_are_named() -> None:
 
 def test_the_shortest_are_run_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = {name: replace(FIGURE, minutes=minutes) for name, minutes in (("a", 30.0), ("b", 5.0), ("c", 26.0))}
-    monkeypatch.setattr(command, "BENCHMARKS", runs)
+    monkeypatch.setattr(command, "benchmarks", lambda: runs)
     assert command.chosen([], 60.0) == ["b", "c"]
     assert command.chosen(["a"], 1.0) == ["a"]
 

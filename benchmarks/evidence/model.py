@@ -1,0 +1,26 @@
+"""A benchmark whose result is kept, and a figure of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured value as pages print it, and the interval that another run should lie in, if one is stated."""
+
+    text: str
+    value: float
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A benchmark; `minutes` are on two idle cores, `tables` and `figures` are made of what `--json` prints."""
+
+    words: tuple[str, ...]
+    minutes: float
+    tables: Mapping[str, Callable[[Any], str]]
+    figures: Callable[[Any], Mapping[str, Figure]] = field(default=lambda result: {})
