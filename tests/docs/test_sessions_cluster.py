@@ -174,9 +174,9 @@ def test_what_a_page_tells_to_type_does_what_it_shows(walked: dict[str, list[str
 
 
 def test_a_line_that_is_shown_and_not_printed_is_told() -> None:
-    said = "Submitted elastic job 3: 1 to 8 nodes of elastic\nn[1-4]  3   working\n"
-    assert missing(("Submitted elastic job 1: 1 to 8 nodes of elastic", "...", "n[1-8]   1  working"), said) == []
-    assert missing(("Submitted elastic job 1: 1 to 8 nodes of batch",), said) != []
+    said = "train: 1 to 8 nodes of elastic\nn[1-4]  3   working\n"
+    assert missing(("train: 1 to 4 nodes of elastic", "...", "n[1-8]   1  working"), said) == []
+    assert missing(("train: 1 to 8 nodes of batch",), said) != []
     assert missing(("n7 1 suspended", "n[1-8]     1 working"), said) == ["n7 1 suspended"]
     assert (
         missing(

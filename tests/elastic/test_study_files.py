@@ -153,7 +153,7 @@ def test_regression_a_study_gave_up_when_the_daemon_was_away_for_half_a_minute(
     def submitted(*words: str) -> str:
         if answers and answers.pop() is None:
             raise study["SlurmError"]("bft sbatch: no daemon answers")
-        return "Submitted elastic job 12"
+        return "Submitted batch job 12"
 
     monkeypatch.setitem(study["Hpo"].look.__globals__, "output_of", submitted)
     trial = study["Running"](one.study.ask(), one.folder_of(0))

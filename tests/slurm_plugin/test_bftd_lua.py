@@ -557,3 +557,16 @@ def test_an_elastic_job_stays_in_its_partition_unless_an_administrator_moves_it(
         assert moved.code == 0 or refused, moved.err
     finally:
         ordinary.run("scancel", "--me")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "code"), [("1, 4", "0"), ("1, 3", "2002"), ("4, 4", "2002"), ("1, slurm.NO_VAL", "2002")]
+)
+def test_a_number_of_nodes_beside_elastic_says_the_same_or_is_refused(lua: Lua, nodes: str, code: str) -> None:
+    chunk = f"""
+      local job = elastic({{ min_cpus = 4 }})
+      job.min_nodes, job.max_nodes = {nodes}
+      local code = bftd.job_submit(job, parts, 1000)
+      local driver = job.min_nodes == slurm.NO_VAL and job.max_nodes == slurm.NO_VAL and job.min_cpus == 1
+      return code .. (driver and " is one task" or "")"""
+    assert lua.run(chunk).decode() == code + (" is one task" if code == "0" else "")

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.cluster
 
 Submit = Callable[..., "Outcome"]
 
+SUBMITTED = re.compile(r"Submitted batch job (\d+)\n")
+
 SCRIPTS = {
     "train.py": "#!/usr/bin/env python3\nimport sys\nprint(sys.argv)\n",
     "sub/train.py": "#!/usr/bin/env python3\n",
@@ -34,6 +36,7 @@ SCRIPTS = {
     "escaped.py": "#!/usr/bin/env python3\n#SBATCH --elastic=1-2,progress=a\\#b\\\\.(?P<step>\\d+)\\ \n",
     "open.py": "#!/usr/bin/env python3\n#SBATCH --elastic='1-2\n",
     "wide.py": "#!/usr/bin/env python3\n#SBATCH --nodes=4\n",
+    "range.py": "#!/usr/bin/env python3\n#SBATCH -N 1-3 -t 20\n",
     "other.py": "#!/usr/bin/env python3\n#SBATCH -p batch\n",
     "shell.sh": "#!/bin/bash\nhostname\n",
     "perl.pl": "#!/usr/bin/env perl\n",
@@ -108,6 +111,9 @@ ACCEPTED = [
     (["--elastic=1-4", "inside.py"], "1-4"),
     (["twice.py"], "1-3"),
     (["named.py"], "1-2"),
+    (["--elastic=1-3,weight=2", "-N", "1-3", "train.py"], "1-3,weight=2"),  # twice the same
+    (["--elastic=1-3", "range.py"], "1-3"),
+    (["--elastic=4", "wide.py"], "4-4"),
 ]
 
 REFUSED = [
@@ -142,6 +148,9 @@ REFUSED = [
     (["--elastic=1-2", "other.py"], "batch is not harvested"),
     (["--elastic=1-2", "wide.py"], "--nodes"),
     (["--elastic=1-2", "-N", "4", "train.py"], "says how many nodes"),
+    (["--elastic=1-4", "-N", "4", "train.py"], "says how many nodes"),
+    (["--elastic=1-4", "-N", "1-3", "train.py"], "says how many nodes"),
+    (["--elastic=1-2", "range.py"], "says how many nodes"),
     (["--elastic=1-2", "-n4", "train.py"], "says how many nodes"),
     (["--elastic=1-2", "-c", "2", "train.py"], "says how many nodes"),
     (["--elastic=1-2", "-w", "n1", "train.py"], "says how many nodes"),
@@ -175,7 +184,8 @@ def test_an_elastic_submission_makes_the_same_job_by_either_way(
     assert outcome.job is not None
     assert outcome.header is not None
     assert outcome.job["Partition"] == "bft-driver"
-    assert (outcome.job["NumTasks"], outcome.job["NumCPUs"], outcome.job["CPUs/Task"]) == ("1", "1", "1")
+    numbers = ("NumNodes", "NumTasks", "NumCPUs", "CPUs/Task")
+    assert [outcome.job[name].removesuffix("-1") for name in numbers] == ["1"] * 4
     assert outcome.job["JobName"] == (
         "mine" if "mine" in words else {"inside.py": "inside"}.get(name, Path(name).name).split()[0]
     )
@@ -191,6 +201,59 @@ def test_an_elastic_submission_makes_the_same_job_by_either_way(
     assert header.socket == str(site.root / "bftd.sock")
     low, high = ElasticSpec.parse(spec).nodes_min, ElasticSpec.parse(spec).nodes_max
     assert f"{low} to {high} nodes of elastic" in outcome.said
+
+
+@pytest.mark.parametrize(
+    ("words", "spec"),
+    [
+        (["-N", "1-3", "train.py"], "1-3"),
+        (["-N1-3", "-J", "mine", "train.py"], "1-3"),
+        (["--nodes=2", "train.py"], "2-2"),
+        (["-N", "1,2,4", "train.py"], "1-4,sizes=1:2:4"),
+        (["range.py"], "1-3"),
+        (["-N", "1-2", "range.py"], "1-2"),  # the command line wins, as with sbatch
+    ],
+    ids=lambda value: " ".join(value) if list is type(value) else "",
+)
+def test_the_number_of_nodes_of_sbatch_alone_is_that_of_bft_sbatch(
+    site: SandboxSite, user: User, words: list[str], spec: str
+) -> None:
+    try:
+        done = user.bft("sbatch", "--hold", *words)
+        assert done.returncode == 0, done.stderr
+        job_id = SUBMITTED.fullmatch(done.stdout)
+        assert job_id is not None, "what tools read is all of standard output"
+        job = user.run("scontrol", "show", "job", "-o", job_id[1]).stdout
+        assert " NumNodes=1" in job
+        assert " NumCPUs=1 " in job
+        header, _ = restore(user.run("scontrol", "write", "batch_script", job_id[1], "-").stdout)
+        assert ElasticSpec.parse(header.elastic) == ElasticSpec.parse(spec)
+    finally:
+        user.run("scancel", "--me")
+
+
+def test_tools_read_the_same_line_whoever_submits(site: SandboxSite, user: User) -> None:
+    words = ("--hold", "--elastic=1-2", "train.py")
+    try:
+        for submit in (lambda *more: user.run("sbatch", *more), lambda *more: user.bft("sbatch", *more)):
+            assert SUBMITTED.fullmatch(submit(*words).stdout)
+            assert re.fullmatch(r"\d+\n", submit("--parsable", *words).stdout)
+            quiet = submit("--quiet", *words)
+            assert (quiet.returncode, quiet.stdout) == (0, "")
+        assert user.bft("sbatch", "--quiet", *words).stderr == ""
+    finally:
+        user.run("scancel", "--me")
+
+
+def test_a_range_of_nodes_alone_leaves_a_job_of_sbatch_what_it_is(site: SandboxSite, user: User) -> None:
+    try:
+        done = user.run("sbatch", "--hold", "-N", "1-3", "train.py")
+        assert SUBMITTED.fullmatch(done.stdout)
+        job = user.run("scontrol", "show", "job", "-o", done.stdout.split()[-1]).stdout
+        assert " Partition=batch " in job
+        assert " NumNodes=1-3 " in job
+    finally:
+        user.run("scancel", "--me")
 
 
 @pytest.mark.parametrize(("words", "hint"), REFUSED, ids=lambda value: " ".join(value) if list is type(value) else "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bftd.base.errors import UsageError
+from bftd.protocol.bounds import SIZES_MOST
 
 # sbatch's options that take no value. Every other option without "=" takes the next word (man sbatch).
 _FLAGS = {
@@ -33,10 +35,12 @@ _LONG = sorted(_FLAGS | set(_LONG_OF_SHORT.values()) | {
 })  # fmt: skip
 _FOREIGN = ("#PBS", "#BSUB")
 _SAME = {"tasks-per-node": "ntasks-per-node"}
+_NODES = re.compile(r"([0-9]{1,9})([kKmM]?)")
+_TIMES = {"": 1, "k": 2**10, "m": 2**20}
 
 # Options that determine a job's number of nodes and which: for elastic jobs the daemon decides that.
 _DECIDED = {
-    "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
+    "ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "cpus-per-task",
     "cpus-per-gpu", "nodelist", "nodefile", "exclude", "array", "gpus", "gpus-per-node", "gpus-per-task",
     "gpus-per-socket", "tres-per-task", "gres", "mem", "mem-per-cpu", "mem-per-gpu", "exclusive", "contiguous",
 }  # fmt: skip
@@ -102,9 +106,52 @@ def refuse_decided(options: Sequence[Option], where: str) -> None:
         if option.name == "wrap":
             raise UsageError("--wrap: an elastic job is a Python script: bft sbatch --elastic=MIN-MAX SCRIPT [ARG...]")
         if option.name in _DECIDED:
-            raise UsageError(
-                f"{where}: {' '.join(option.words)}: --elastic says how many nodes a job gets; leave it out"
-            )
+            raise decided(option, where)
+
+
+def decided(option: Option, where: str) -> UsageError:
+    """Return the error for an option that --elastic rules out."""
+    return UsageError(f"{where}: {' '.join(option.words)}: --elastic says how many nodes a job gets; leave it out")
+
+
+def elastic_of(nodes: str) -> str:
+    """Return the value of --elastic that asks for what sbatch's `--nodes` does; raises UsageError.
+
+    A single number is MIN and MAX. A list of sizes, such as 1,2,4 or 1-15:4 for every fourth, is `sizes=`.
+    """
+    if "," not in nodes and ":" not in nodes:
+        return "-".join(str(_number(end, nodes)) for end in nodes.split("-", 1))
+    listed = sorted({size for part in nodes.split(",") for size in _sizes(part, nodes)})
+    if len(listed) > SIZES_MOST:
+        raise UsageError(f"--nodes={nodes}: more than {SIZES_MOST} sizes; give a range, for example --nodes=1-8")
+    ends = f"{listed[0]}-{listed[-1]}"
+    if len(listed) == listed[-1] - listed[0] + 1:
+        return ends
+    return f"{ends},sizes={':'.join(map(str, listed))}"
+
+
+def _sizes(part: str, nodes: str) -> range:
+    """Return the sizes in one part of a list: 4, 1-4 or 1-15:4."""
+    ends, colon, step = part.partition(":")
+    low, dash, high = ends.partition("-")
+    first = _number(low, nodes)
+    last = _number(high, nodes) if dash else first
+    every = _number(step, nodes) if colon else 1
+    found = range(first, last + 1, max(1, every))
+    if not found or not every or (colon and not dash) or len(found) > SIZES_MOST:
+        raise _no_nodes(nodes)
+    return found
+
+
+def _number(text: str, nodes: str) -> int:
+    match = _NODES.fullmatch(text)
+    if match is None:
+        raise _no_nodes(nodes)
+    return int(match[1]) * _TIMES[match[2].lower()]
+
+
+def _no_nodes(nodes: str) -> UsageError:
+    return UsageError(f"--nodes={nodes}: give MIN-MAX, for example --nodes=1-8, or a list of sizes such as 1,2,4,8")
 
 
 def _header(source: str) -> Iterator[str]:

@@ -51,8 +51,9 @@ def sbatch(elastic: str | None, config_path: str | None, step_batch: int | None,
 
     The job itself is the trainer's driver, on one CPU of a service node; the training runs on 0 or MIN to MAX idle
     nodes. `#SBATCH --elastic=...` in the script works too. -p names the partition to harvest, -C features that its
-    nodes must have; other options of sbatch (-J, -o, -A, -t, ...) are the driver's. Where SCRIPT has a function
-    make_step(batch_size), nodes whose GPUs are too small for a worker's step are left out.
+    nodes must have; other options of sbatch (-J, -o, -A, -t, ...) are the driver's. -N MIN-MAX alone means
+    --elastic=MIN-MAX. Where SCRIPT has a function make_step(batch_size), nodes whose GPUs are too small for a worker's
+    step are left out.
     """
     from elastic.options import job_script as scripts
 
@@ -66,6 +67,7 @@ def sbatch(elastic: str | None, config_path: str | None, step_batch: int | None,
     text = line.value("elastic") or elastic or scripts.elastic_option(source)
     if text is None and _last(inside, "elastic"):
         raise UsageError(f"{line.script}: give --elastic an #SBATCH line of its own")
+    text = _with_nodes(text, line, inside)
     if text is None:
         raise UsageError("say how many nodes the job may use, for example --elastic=1-8")
     constraint = line.value("constraint") or _constraint(source, inside, line.script)
@@ -95,17 +97,24 @@ def sbatch(elastic: str | None, config_path: str | None, step_batch: int | None,
         pilot_mode=settings.slurm.pilot_mode,
         constraint=constraint,
     )
-    argv = [f"--partition={settings.slurm.driver_partition}", "--ntasks=1", "--cpus-per-task=1"]
+    argv = [f"--partition={settings.slurm.driver_partition}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1"]
     if not (line.value("job-name") or _last(inside, "job-name")):
         argv.append(f"--job-name={path.name}")
-    argv += line.words("elastic", "partition", "constraint", "parsable", "step-batch")
+    argv += line.words("elastic", "nodes", "partition", "constraint", "parsable", "quiet", "step-batch")
     job_id = slurm.submit([*argv, "/dev/stdin", *line.arguments], scripts.rewrite(source, _driver(), header))
-    if any(option.name == "parsable" for option in line.options):
+    given = {option.name for option in line.options}
+    if "quiet" in given:  # sbatch prints nothing then, --parsable or not
+        return
+    if "parsable" in given:
         click.echo(job_id)
     else:
         where = partition or ",".join(settings.slurm.harvested)
-        click.echo(f"Submitted elastic job {job_id}: {spec.nodes_min} to {spec.nodes_max} nodes of {where}")
-        click.echo(f"watch: bft trainers {job_id}\nlog:   bft logs -f {job_id}")
+        click.echo(f"Submitted batch job {job_id}")  # tools read this line of sbatch's
+        click.echo(
+            f"train: {spec.nodes_min} to {spec.nodes_max} nodes of {where}\n"
+            f"watch: bft trainers {job_id}\nlog:   bft logs -f {job_id}",
+            err=True,
+        )
 
 
 @click.command(context_settings=_PASS_ON)
@@ -179,6 +188,32 @@ def _read(script: str) -> tuple[Path, str]:
         raise UsageError(f"{script}: {error.strerror}; name the training script") from error
     except UnicodeDecodeError:
         raise UsageError(f"{script}: not a text file; name the training script") from None
+
+
+def _with_nodes(
+    text: str | None, line: sbatch_options.CommandLine, inside: tuple[sbatch_options.Option, ...]
+) -> str | None:
+    """Return the value of --elastic, from --nodes if it is not given; raise UsageError if the two differ."""
+    from elastic.options.elastic_option import ElasticSpec
+
+    found = [
+        (option, where)
+        for where, options_there in ((line.script or "", inside), ("command line", line.options))
+        for option in options_there
+        if option.name == "nodes"
+    ]
+    if not found:
+        return text
+    option, where = found[-1]
+    wanted = sbatch_options.elastic_of(option.value or "")
+    if text is not None:
+        asked, same = ElasticSpec.parse(text), ElasticSpec.parse(wanted)
+        if (asked.nodes_min, asked.nodes_max) != (same.nodes_min, same.nodes_max) or same.sizes not in (
+            None,
+            asked.sizes,
+        ):
+            raise sbatch_options.decided(option, where)
+    return text or wanted
 
 
 def _only(settings: Config) -> str:

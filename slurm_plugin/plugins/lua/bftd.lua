@@ -143,6 +143,13 @@ local function checked_range(value)
   return low, high
 end
 
+-- -N 1-8 beside --elastic=1-8 says the same twice; the driver is one task on one node.
+local function take_nodes(job_desc, low, high)
+  if job_desc.min_nodes == low and job_desc.max_nodes == high then
+    job_desc.min_nodes, job_desc.max_nodes, job_desc.min_cpus = slurm.NO_VAL, slurm.NO_VAL, 1
+  end
+end
+
 local function refuse_decided(job_desc)
   for _, pair in ipairs(DECIDED) do
     if is_given(job_desc[pair[1]]) then
@@ -263,6 +270,7 @@ local function make_elastic(job_desc, part_list, value)
   end
   local low, high = checked_range(value)
   check_python(job_desc.script)
+  take_nodes(job_desc, low, high)
   refuse_decided(job_desc)
   local partition = check_partitions(job_desc, part_list, value, low, high)
   local script = with_driver(job_desc, value, partition, take_constraint(job_desc))

@@ -1,11 +1,15 @@
-"""Which options of sbatch's an elastic job cannot have."""
+"""Which options of sbatch's an elastic job cannot have, and what its number of nodes means for one."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bftd.base.errors import UsageError
 from bftd.cli.jobs import sbatch_options
+from elastic.options.elastic_option import ElasticSpec
+from tests.support.messages import says
 
 
 @pytest.mark.parametrize(
@@ -16,3 +20,44 @@ def test_an_elastic_job_names_its_gpus_by_no_option_of_sbatchs(words: list[str])
     assert line.script == "train.py"
     with pytest.raises(UsageError):
         sbatch_options.refuse_decided(line.options, "bft sbatch")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "elastic"),
+    [
+        ("1-8", "1-8"),
+        ("8", "8"),
+        ("1k", "1024"),
+        ("2-1K", "2-1024"),
+        ("1M", "1048576"),
+        ("2,8,4", "2-8,sizes=2:4:8"),
+        ("1-15:4", "1-13,sizes=1:5:9:13"),
+        ("1-3,8", "1-8,sizes=1:2:3:8"),
+        ("1-2,3,4", "1-4"),
+        ("4,4", "4-4"),
+    ],
+)
+def test_the_number_of_nodes_of_sbatch_is_a_value_of_elastic(nodes: str, elastic: str) -> None:
+    assert sbatch_options.elastic_of(nodes) == elastic
+    assert ElasticSpec.parse(elastic).allowed is not None
+
+
+@given(st.sets(st.integers(1, 60), min_size=1))
+def test_a_list_of_sizes_allows_these_and_no_other(sizes: set[int]) -> None:
+    allowed = ElasticSpec.parse(sbatch_options.elastic_of(",".join(map(str, sizes)) + f",{min(sizes)}")).allowed
+    assert {nodes for nodes in range(1, 70) if allowed.allows(nodes)} == sizes
+
+
+@pytest.mark.parametrize(
+    "nodes", ["", "-", "many", "1-", "-8", "1-8-9", "1,,2", "8:2", "1-8:", "1-8:0", "8-1:2", "1g", "1-999999999:1"]
+)
+def test_what_sbatch_would_not_take_either_is_refused_in_one_line(nodes: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        sbatch_options.elastic_of(nodes)
+    assert says(str(refused.value), "cli.sbatch_options.no_nodes", nodes=nodes)
+
+
+def test_more_sizes_than_a_trainer_may_name_are_refused() -> None:
+    with pytest.raises(UsageError) as refused:
+        sbatch_options.elastic_of("1-4000,5001-9000")
+    assert says(str(refused.value), "cli.sbatch_options.too_many", nodes="1-4000,5001-9000", most=4096)
