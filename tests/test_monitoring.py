@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shlex
+import subprocess
+from pathlib import Path
 
 from tools import monitoring
 from tools.monitoring_alerts import ALERTS
@@ -44,4 +46,36 @@ def test_panels_have_places_that_do_not_overlap_and_the_source_that_is_chosen() 
         taken |= cells
         if panel["type"] != "row":
             assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
-    assert "$instance" in json.dumps(dashboard())
+
+
+def test_every_panel_is_of_the_daemons_that_are_chosen_by_job_cluster_and_instance() -> None:
+    head = {one["name"]: one for one in dashboard()["templating"]["list"]}
+    labels = ["job", "cluster", "instance"]
+    assert list(head) == ["datasource", *labels]
+    for place, label in enumerate(labels):
+        assert head[label]["query"]["query"].endswith(f", {label})")
+        assert re.findall(r"\$(\w+)", head[label]["query"]["query"]) == labels[:place], "of the choices before it"
+        assert head[label]["includeAll"]
+        # all jobs are those of bftd: `up` and the metrics of processes are other programs' too
+        assert head[label].get("allValue") == (".*" if label == "cluster" else None)
+    asked = [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ())]
+    selectors = [one for expr in asked for one in re.findall(r"(?:bftd|process)_\w+(\{.*?\})|\bup(\{.*?\})", expr)]
+    assert len(selectors) >= len(asked)
+    assert all(f'{label}=~"${label}"' in "".join(one) for one in selectors for label in labels)
+
+
+def test_the_documented_command_makes_every_runbook_address_absolute(tmp_path: Path) -> None:
+    page = (monitoring.FOLDER.parent / "howto" / "monitoring.md").read_text(encoding="utf-8")
+    command = re.search(r"sed ('s\|.*?') \S+/rules\.yml", page)
+    assert command is not None
+    done = subprocess.run(
+        ["sed", *shlex.split(command[1]), str(monitoring.FOLDER / "rules.yml")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    addresses = re.findall(r"runbook_url: (\S+)", done.stdout)
+    assert [address.rpartition("#")[2] for address in addresses] == [alert.name.lower() for alert in ALERTS]
+    assert {address.rpartition("#")[0] for address in addresses} == {
+        "https://hpc.example.org/bftd/reference/monitoring/"
+    }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # Every query is of the daemons that are chosen in the dashboard's head.
-HERE = 'job="bftd", instance=~"$instance"'
+HERE = 'job=~"$job", cluster=~"$cluster", instance=~"$instance"'
 _COLUMNS, _HEIGHT = 24, 8
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -177,7 +177,7 @@ def dashboard() -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-6h", "to": "now"},
         "timezone": "browser",
-        "templating": {"list": [_datasource(), _instance()]},
+        "templating": {"list": [_datasource(), *_choices()]},
         "panels": list(_panels(ROWS)),
     }
 
@@ -186,13 +186,22 @@ def _datasource() -> dict[str, Any]:
     return {"name": "datasource", "label": "Prometheus", "type": "datasource", "query": "prometheus", "refresh": 1}
 
 
-def _instance() -> dict[str, Any]:
+def _choices() -> Iterator[dict[str, Any]]:
+    """The labels by which daemons are chosen, each among those of the choices before it."""
+    yield _choice("job", "Job", "bftd_build_info")
+    # .* also matches where the label is missing, as at a site with one cluster
+    yield _choice("cluster", "Cluster", 'bftd_build_info{job=~"$job"}') | {"allValue": ".*"}
+    # of `up`, so that a daemon that does not answer can be chosen too
+    yield _choice("instance", "Daemon", 'up{job=~"$job", cluster=~"$cluster"}')
+
+
+def _choice(label: str, title: str, series: str) -> dict[str, Any]:
     return {
-        "name": "instance",
-        "label": "Daemon",
+        "name": label,
+        "label": title,
         "type": "query",
         "datasource": _SOURCE,
-        "query": {"query": 'label_values(up{job="bftd"}, instance)', "refId": "instance"},
+        "query": {"query": f"label_values({series}, {label})", "refId": label},
         "refresh": 2,
         "includeAll": True,
         "multi": True,
