@@ -53,6 +53,11 @@ class ApiClient:
         """The daemon's address, as drivers and $BFTD_SOCKET take it."""
         return self._socket_path or self._tcp
 
+    @property
+    def proof(self) -> str:
+        """The proof that callers over TCP give of who they are: munge or token."""
+        return "token" if self._token else "munge"
+
     def status(self, folded: bool = False) -> dict[str, Any]:
         """Return nodes, trainers, last decisions and accounting; `folded` asks for groups of nodes, if available."""
         path = "/v1/status?nodes=folded" if folded else "/v1/status"

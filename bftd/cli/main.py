@@ -46,6 +46,11 @@ _COMMANDS = {
         "pause": ("bftd.cli.daemon.control", "pause", "Stop lending: everything, some nodes, or to a user or account."),
         "unpause": ("bftd.cli.daemon.control", "unpause", "Lend again what was paused."),
         "tune": ("bftd.cli.daemon.tune", "tune", "Change the running daemon's settings; they survive its restart."),
+        "doctor": (
+            "bftd.cli.admin.doctor",
+            "doctor",
+            "Check this host, its Slurm and the daemon when something is wrong.",
+        ),
         "site": ("bftd.cli.admin.site", "site", "Compare a site's Slurm settings with what bftd needs."),
     },
     "Evaluate a site": {

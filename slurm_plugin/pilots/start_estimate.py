@@ -34,7 +34,12 @@ def asked(slurm: SlurmClient, lines: Sequence[str]) -> Said:
 
     Raise CommandError if no slurmctld answers, and SlurmMissing if there is no sbatch.
     """
-    answer = slurm.run("sbatch", "--test-only", stdin="\n".join(["#!/bin/sh", *lines, "exit 0", ""]))
+    return asked_of(slurm, "\n".join(["#!/bin/sh", *lines, "exit 0", ""]))
+
+
+def asked_of(slurm: SlurmClient, script: str, *options: str) -> Said:
+    """Ask when a job of this script with these options of sbatch would start; raises as `asked` does."""
+    answer = slurm.run("sbatch", "--test-only", *options, stdin=script)
     words = _PREFIX.sub("", answer.err or answer.out).strip()
     if answer.code == 0 and (found := _START.search(words)):
         return Said(True, found[1])

@@ -41,11 +41,15 @@ def lua_settings(text: str) -> dict[str, str] | None:
     return {key: quoted or plain for key, quoted, plain in _SETTING.findall(found[1])}
 
 
+def lua_module() -> str:
+    """Return the bftd.lua of this release."""
+    return (Path(slurm_plugin.__file__).parent / "plugins" / "lua" / LUA_FILE).read_text(encoding="utf-8")
+
+
 @lru_cache(maxsize=1)
 def lua_defaults() -> dict[str, str]:
     """Return the defaults of bftd.lua for settings missing in job_submit.lua, read from the file itself."""
-    text = (Path(slurm_plugin.__file__).parent / "plugins" / "lua" / LUA_FILE).read_text(encoding="utf-8")
-    block = text.partition("local settings = {")[2].partition("\n}")[0]
+    block = lua_module().partition("local settings = {")[2].partition("\n}")[0]
     return {key: quoted or plain for key, quoted, plain in _LUA_DEFAULT.findall(block)}
 
 

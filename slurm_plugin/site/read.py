@@ -73,6 +73,12 @@ def _usage_factors(client: SlurmClient) -> Mapping[str, float] | None:
         return None
 
 
-def _missing_module(lua: SiteFile) -> str:
+def module_of(lua: SiteFile) -> str:
+    """Return the path of the bftd.lua that job_submit.lua loads; "" if it loads none."""
     found = _DOFILE.search(lua.text)
-    return found[1] if found and not Path(found[1]).exists() else ""
+    return found[1] if found else ""
+
+
+def _missing_module(lua: SiteFile) -> str:
+    module = module_of(lua)
+    return module if module and not Path(module).exists() else ""

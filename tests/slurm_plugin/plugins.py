@@ -27,7 +27,8 @@ HUNG_S = 240.0
 # Imports first: the user may be unable to read the Python that root has installed.
 _AS_USER = """
 import os, sys
-import bftd.cli.main as cli, bftd.cli.jobs.submit, bftd.api_client
+import bftd.cli.main as cli, bftd.cli.jobs.submit, bftd.cli.admin.doctor, bftd.doctor.doctor, bftd.api_client
+import bftd.base.tables
 import elastic.options.job_script, elastic.options.elastic_option, slurm_plugin.read.client
 uid = int(sys.argv[1])
 if uid != os.getuid():

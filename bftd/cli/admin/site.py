@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +15,6 @@ from bftd.cli import common, options
 from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from bftd.config.keys import Config
     from slurm_plugin.site import Advised, DaemonSettings, Finding
 
 _WIDTH = 110
@@ -40,6 +38,7 @@ def check_command(partition: str | None, every: bool, config_path: str | None, a
 
     Ends with 0 when nothing must change, else with 1.
     """
+    from bftd.doctor.slurm import wanted_of
     from slurm_plugin.site import RULES, check, read
 
     if as_json:
@@ -74,6 +73,7 @@ def config_command(
     as_json: bool,
 ) -> None:
     """Print the lines to add to slurm.conf, plugstack.conf, job_submit.lua and bftd.toml, each with its reason."""
+    from bftd.doctor.slurm import wanted_of
     from slurm_plugin.site import RULES, advise, check, read
 
     _refuse_unknown(keep, [rule.name for rule in RULES])
@@ -132,16 +132,6 @@ def plugin_command(off: bool, auto: bool, folder: str | None, path: str | None, 
         click.echo(f"{fault}: its line is out of {file}")
     else:
         click.echo(f"Slurm loads {line.name}{'' if line.on or auto else ', whose line --auto puts back'}")
-
-
-def wanted_of(settings: Config, driver: str = str(Path(sys.executable).parent / "bft-driver")) -> DaemonSettings:
-    """Return the configuration keys that Slurm has to agree with; `driver` is the path of bft-driver."""
-    from slurm_plugin.site import DaemonSettings
-
-    values: dict[str, Any] = {"driver": driver}
-    for section in (settings.slurm, settings.pool, settings.api):
-        values |= dataclasses.asdict(section)
-    return DaemonSettings(**{field.name: values[field.name] for field in dataclasses.fields(DaemonSettings)})
 
 
 def _looked_at(configured: DaemonSettings, partition: str | None) -> DaemonSettings:

@@ -143,3 +143,10 @@ def test_regression_the_live_view_printed_nothing_into_a_pipe(tmp_path: Path) ->
         told = process.stderr.read()
         assert (process.wait(STILL_S), told) == (0, "")
     assert pictures > 1
+
+
+def test_an_older_daemon_is_examined_as_far_as_it_tells(bft: Terminal) -> None:
+    found = {check["name"]: check["level"] for check in json.loads(bft("doctor", "--json").out)["checks"]}
+    assert found["daemon"] == "ok"
+    assert found["daemon's clock"] == "failure", "it answered long ago"
+    assert {found["daemon's state"], found["your limits"]} <= {"ok", "warning", "failure"}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from bftd.cli.admin.site import wanted_of
 from bftd.config.keys import Config
+from bftd.doctor.slurm import wanted_of
 from slurm_plugin.read import sdiag
 from slurm_plugin.read.parse import partition_options
 from slurm_plugin.read.settings import parse_config
