@@ -86,6 +86,7 @@ REASONS: tuple[tuple[str, Standing, str], ...] = (
     ("OutOfMemory", Standing.WAITS, "how its last run ended: requeued"),
     ("BeginTime", Standing.BARRED, "not before its time; Slurm takes the reason away then"),
     ("Licenses", Standing.BARRED, "waits for licences; backfill may plan it all the same"),
+    ("NvidiaImexChannels", Standing.BARRED, "waits for a channel of NVIDIA IMEX"),
     ("Reservation", Standing.BARRED, "waits for its reservation, whose nodes no pilot gets"),
     ("JobArrayTaskLimit", Standing.BARRED, "starts when another task of its array ends"),
     ("BurstBufferResources", Standing.BARRED, "waits for its data"),

@@ -21,7 +21,7 @@ from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Reservati
 # line ends included, hence the unguessable separator.
 _LETTERS = ("i", "u", "P", "T", "N", "Y", "S", "V", "l", "r", "D", "E", "Q", "v", "a")
 _JOB_FIELDS = (*(f"%{letter}" for letter in _LETTERS), request.FORMAT, "%j", "%k")
-_ID, _USER, _PARTITION, _STATE = range(4)
+_ID, _USER, _PARTITION, _STATE, _NODE_NAMES = range(5)
 _ACCOUNT = 14
 # The bracket is missing if squeue cut the list of an array's tasks.
 _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?)|\+\d+)?$")
@@ -166,7 +166,7 @@ def _job(raw: tuple[str, ...]) -> Job:
         return _readable_job(raw)
     except SnapshotError as error:
         row = one_line(" ".join(raw[:8]))
-        if raw[_STATE] != "PENDING":
+        if job_state(raw[_STATE], raw[_NODE_NAMES])[0] != "PENDING":
             raise SnapshotError(f"squeue shows a job that cannot be read ({error}): {row}") from None
         account, _, name, comment = raw[_ACCOUNT:]
         return unreadable_job(
@@ -215,6 +215,7 @@ def _readable_job(raw: tuple[str, ...]) -> Job:
     job_id, user, partition, state, names, sched, start, submit, limit = raw[:9]
     reason, count, depends, priority, resv, account, asked, name, comment = raw[9:]
     submit_s = _time(submit)
+    state, expedited = job_state(state, names)
     if not _JOB_ID.match(job_id):
         raise SnapshotError("no job id")
     if not state or not _names_partitions(partition) or submit_s is None:
@@ -237,6 +238,7 @@ def _readable_job(raw: tuple[str, ...]) -> Job:
         priority=_number(priority),
         reservation=_text(resv),
         account=_text(account),
+        expedited=expedited,
         request=request.read(asked),
     )
 
@@ -306,6 +308,12 @@ def _need(fields: dict[str, str], key: str) -> str:
     except KeyError:
         what = next(iter(fields.items()), ("?", "?"))
         raise SnapshotError(f"scontrol shows {what[0]}={what[1]} without {key}: the answer is incomplete") from None
+
+
+def job_state(state: str, nodes: str) -> tuple[str, bool]:
+    """Return a job's state, and whether it is expedited: Slurm then shows a job without nodes so, not as PENDING."""
+    expedited = state == "EXPEDITING" and not _text(nodes)
+    return "PENDING" if expedited else state, expedited
 
 
 def node_state(text: str) -> tuple[str, frozenset[str]]:

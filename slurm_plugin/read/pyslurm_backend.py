@@ -180,11 +180,12 @@ def _job(row: dict[str, Any]) -> Job:
 
 def _readable_job(row: dict[str, Any]) -> Job:
     limit_min, start_s = row["time_limit_min"], row["start_s"]
+    state, expedited = parse.job_state(row["state"], row["nodes"])
     return Job(
         id=row["id"],
         user=row["user"],
         partition=tuple(row["partition"].split(",")),
-        state=row["state"],
+        state=state,
         name=row["name"],
         nodes=_nodeset(row["nodes"]),
         sched_nodes=_nodeset(row["sched_nodes"]),
@@ -198,6 +199,7 @@ def _readable_job(row: dict[str, Any]) -> Job:
         priority=int(row["priority"]),
         reservation=row["reservation"],
         account=row["account"],
+        expedited=expedited,
         request=_request(row.get("request")),
     )
 

@@ -74,7 +74,8 @@ class Job:
 
     `partition` has several names while a job that asked for them is pending. `sched_nodes` and, for a pending job,
     `start_s` are the scheduler's plan: () and None without one. `time_limit_s` is None without a limit. `account` is
-    the account that Slurm charges, "" on a cluster without accounts.
+    the account that Slurm charges, "" on a cluster without accounts. An `expedited` job was requeued and comes before
+    all others (--requeue=expedite, since 25.11).
 
     `unreadable` says which part of a pending job could not be read. Such a job is assumed to wait without a plan. Its
     `partition` is () if even that could not be read: it may need any node.
@@ -98,6 +99,7 @@ class Job:
     reservation: str
     account: str = ""
     unreadable: str = ""
+    expedited: bool = False
     request: JobRequest = NO_REQUEST
 
 

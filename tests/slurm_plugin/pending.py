@@ -99,7 +99,7 @@ EXPECTED: dict[Standing, list[str]] = {
     ],
     Standing.BARRED: [
         *_words("BeginTime Licenses Reservation JobArrayTaskLimit BurstBufferResources BurstBufferStageIn"),
-        *_words("InvalidAccount InvalidQOS DeadLine"),
+        *_words("InvalidAccount InvalidQOS DeadLine NvidiaImexChannels"),
         *LIMITS,
         *RUN_MINUTES_PER_USER,
     ],

@@ -11,9 +11,10 @@ from bftd.protocol.bounds import SIZES_MOST
 
 # sbatch's options that take no value. Every other option without "=" takes the next word (man sbatch).
 _FLAGS = {
-    "contiguous", "exclusive", "get-user-env", "help", "hold", "ignore-pbs", "kill-on-invalid-dep", "nice", "no-kill",
-    "no-requeue", "overcommit", "oversubscribe", "parsable", "propagate", "quiet", "reboot", "requeue", "spread-job",
-    "test-only", "usage", "use-min-nodes", "verbose", "version", "wait",
+    "consolidate-segments", "contiguous", "exclusive", "external", "get-user-env", "help", "hold", "ignore-pbs",
+    "kill-on-invalid-dep", "nice", "no-kill", "no-requeue", "oom-kill-step", "overcommit", "oversubscribe", "parsable",
+    "propagate", "quiet", "reboot", "requeue", "resv-ports", "spread-job", "spread-segments", "stepmgr", "test-only",
+    "usage", "use-min-nodes", "verbose", "version", "wait",
 }  # fmt: skip
 _SHORT_FLAGS = set("hHkOQsvVW")
 _LONG_OF_SHORT = {
@@ -24,14 +25,15 @@ _LONG_OF_SHORT = {
 
 # All long options of sbatch (from sbatch --help, and some that it omits): sbatch accepts unique prefixes.
 _LONG = sorted(_FLAGS | set(_LONG_OF_SHORT.values()) | {
-    "account", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment", "container", "core-spec",
-    "cores-per-socket", "cpu-freq", "cpus-per-gpu", "deadline", "delay-boot", "dependency", "distribution", "error",
-    "export", "export-file", "gid", "gpu-bind", "gpu-freq", "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres",
-    "gres-flags", "hint", "input", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu",
-    "mem-per-gpu", "mincpus", "network", "nodefile", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node",
-    "ntasks-per-socket", "open-mode", "output", "power", "prefer", "priority", "profile", "qos", "reservation",
-    "signal", "sockets-per-node", "switches", "tasks-per-node", "thread-spec", "threads-per-core", "time", "time-min",
-    "tmp", "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
+    "account", "bb", "bbf", "begin", "chdir", "cluster-constraint", "clusters", "comment", "container", "container-id",
+    "container-type", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu", "deadline", "delay-boot",
+    "dependency", "distribution", "error", "export", "export-file", "extra", "gid", "gpu-bind", "gpu-freq",
+    "gpus-per-node", "gpus-per-socket", "gpus-per-task", "gres", "gres-flags", "hint", "input", "mail-type",
+    "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu", "mem-update", "mincpus", "network",
+    "nodefile", "ntasks-per-core", "ntasks-per-gpu", "ntasks-per-node", "ntasks-per-socket", "open-mode", "output",
+    "power", "prefer", "priority", "profile", "qos", "reservation", "resources", "segment", "signal",
+    "sockets-per-node", "switches", "tasks-per-node", "thread-spec", "threads-per-core", "time", "time-min", "tmp",
+    "tres-bind", "tres-per-task", "uid", "wait-all-nodes", "wckey", "wrap",
 })  # fmt: skip
 _FOREIGN = ("#PBS", "#BSUB")
 _SAME = {"tasks-per-node": "ntasks-per-node"}

@@ -1,10 +1,10 @@
 """The waiting jobs that Slurm's backfill scheduler queues, and their order. Pure.
 
-Facts of Slurm 22.05 to 25.05, read in its source (src/slurmctld/job_scheduler.c): a job is queued once for each of its
-partitions, unless it is held or depends on others. First come jobs in a reservation, then by the partition's
-PriorityTier, the job's priority, the time of submission, the job id, and for an array the task's index; the tasks that
-wait as one come behind those that wait alone. Not copied: bf_hetjob_prio, magnetic reservations, and that a partition
-that may preempt another comes before it even if the other's job is in a reservation.
+Facts of Slurm 22.05 to 26.05, read in its source (src/slurmctld/job_scheduler.c): a job is queued once for each of its
+partitions, unless it is held or depends on others. First come expedited jobs, then those in a reservation, then by the
+partition's PriorityTier, the job's priority, the time of submission, the job id, and for an array the task's index; the
+tasks that wait as one come behind those that wait alone. Not copied: bf_hetjob_prio, magnetic reservations, and that a
+partition that may preempt another comes before it even if the other's job is in a reservation.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _PLAIN_TIER = 1  # Slurm's default, for an unknown partition
 # A tier is below 2^16 and a priority below 2^32: both are exact in one number, and numbers are sorted fastest.
 _TIER = 2.0**33
 _RESERVATION = 2.0**51
+_FIRST = -(2.0**52)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ def line_rank(tier: int, priority: float, reserved: bool) -> float:
 
 
 def _rank(job: Job, tier: int) -> float:
+    if job.expedited:
+        return _FIRST
     return line_rank(tier, job.priority, bool(job.reservation))
 
 

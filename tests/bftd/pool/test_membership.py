@@ -62,6 +62,8 @@ def test_a_node_says_after_how_many_polls_it_may_be_lent() -> None:
         ("IDLE", "NOT_RESPONDING", "does not respond"),
         ("IDLE", "COMPLETING", wording("pool.fitness.between_jobs")),
         ("DOWN", "CLOUD", "is down"),
+        ("IDLE", "EXTERNAL", "has the flag EXTERNAL"),  # since 25.11: a node without slurmd
+        ("IDLE", "BLOCKED", "has the flag BLOCKED"),  # since 24.11: another has its block of nodes
         ("IDLE", "NEVER_HEARD_OF", "has the flag NEVER_HEARD_OF"),
         ("MIXED", "CLOUD", "runs a job"),
     ],

@@ -206,6 +206,8 @@ def test_recorded_free_texts_that_look_like_fields_override_nothing(release: Pat
         ("ALLOCATED+COMPLETING", "ALLOCATED", {"COMPLETING"}),
         ("IDLE$", "IDLE", {"MAINTENANCE"}),
         ("IDLE@", "IDLE", {"REBOOT_REQUESTED"}),
+        ("IDLE+EXTERNAL", "IDLE", {"EXTERNAL"}),
+        ("IDLE+BLOCKED+PLANNED", "IDLE", {"BLOCKED", "PLANNED"}),
     ],
 )
 def test_suffixes_and_words_of_a_node_state_become_the_same_flags(text: str, state: str, flags: set[str]) -> None:
@@ -358,6 +360,15 @@ def test_no_name_or_comment_changes_any_other_field(name: str, comment: str) -> 
     first, second = parse.jobs(text, SEPARATOR)
     assert (first.name, first.comment, first.state) == (name, f"c{comment}", "PENDING")
     assert second == expected_second()
+
+
+def test_an_expedited_job_waits_before_all_others_and_one_that_is_being_started_has_its_nodes() -> None:
+    text = HEADER + job_record(state="EXPEDITING") + job_record(id="13", state="EXPEDITING", nodes="n[1-2]")
+    waiting, starting = parse.jobs(text, SEPARATOR)
+    assert (waiting.state, waiting.expedited, waiting.nodes) == ("PENDING", True, ())
+    assert (starting.state, starting.expedited, starting.nodes) == ("EXPEDITING", False, ("n1", "n2"))
+    (unread,) = parse.jobs(HEADER + job_record(state="EXPEDITING", start="soon"), SEPARATOR)
+    assert (unread.state, bool(unread.unreadable)) == ("PENDING", True)
 
 
 def expected_second() -> Job:

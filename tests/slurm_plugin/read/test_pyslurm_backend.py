@@ -91,6 +91,13 @@ def test_a_request_that_cannot_be_read_is_unknown_and_its_job_waits_as_it_did(fa
     assert (job.request, job.unreadable, job.sched_nodes) == (NO_REQUEST, "", ("n1",))
 
 
+def test_an_expedited_job_is_one_that_waits_before_all_others(fake: Path) -> None:
+    fake.write_text(GOOD + "\nJobs.rows[1].state = 'EXPEDITING'\n")
+    with PyslurmClient() as client:
+        (job,) = client.snapshot().jobs
+    assert (job.state, job.expedited) == ("PENDING", True)
+
+
 def test_gpus_that_nobody_uses_are_not_counted_as_used(fake: Path) -> None:
     fake.write_text(GOOD + "\nNodes.rows[0].allocated_gres = {'gpu:a100': 0}\n")
     with PyslurmClient() as client:

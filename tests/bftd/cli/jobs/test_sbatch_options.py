@@ -61,3 +61,13 @@ def test_more_sizes_than_a_trainer_may_name_are_refused() -> None:
     with pytest.raises(UsageError) as refused:
         sbatch_options.elastic_of("1-4000,5001-9000")
     assert says(str(refused.value), "cli.sbatch_options.too_many", nodes="1-4000,5001-9000", most=4096)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--requeue=expedite", "--requeue", "--stepmgr", "--spread-segments", "--oom-kill-step", "--mem-update=9@1"],
+)
+def test_options_of_newer_releases_leave_the_script_alone(option: str) -> None:
+    line = sbatch_options.parse([option, "--segment", "2", "train.py", "--epochs", "3"])
+    assert (line.script, line.arguments) == ("train.py", ("--epochs", "3"))
+    assert line.value("segment") == "2"

@@ -116,6 +116,15 @@ def test_jobs_of_a_reservation_are_not_in_it_but_are_tried_before_all_others() -
     assert ids(queued(pending, depth=1)) == []
 
 
+def test_an_expedited_job_comes_before_all_others_whatever_its_tier_and_priority() -> None:
+    some = nodes(4, partitions=("batch", "urgent"))
+    tiers = [batch(), batch("urgent", priority_tier=9)]
+    pending = [waits("1", partition=("urgent",), priority=2**32 - 2), waits("2", priority=1, expedited=True)]
+    assert ids(queued(pending, some, tiers)) == ["2", "1"]
+    behind_a_reservation = [waits("3", reservation="course", priority=9), *pending]
+    assert ids(queued(behind_a_reservation, some, tiers, depth=1)) == ["2"]
+
+
 def test_only_an_open_partition_takes_jobs_and_one_that_drains_still_starts_what_waits() -> None:
     for state, taken in (("UP", ["1"]), ("DRAIN", ["1"]), ("DOWN", []), ("INACTIVE", []), ("odd", ["1"])):
         assert ids(queued([waits("1")], partitions=[batch(state=state)])) == taken
