@@ -21,7 +21,7 @@ from benchmarks.backfill import cycle_log, snapshot_log
 from benchmarks.backfill.cycle_log import Cycle, Failure, Planned, Start
 from benchmarks.impact import logs, record
 from slurm_plugin.nodeset import expand, fold
-from slurm_plugin.read.scheduler import is_newer
+from slurm_plugin.read.scheduler import with_rules
 from slurm_plugin.read.types import Snapshot
 
 
@@ -75,8 +75,7 @@ def load(file: Path) -> Recording:
         cycles = [_to_cycle(json.loads(line)) for line in lines if line.startswith('{"begin_s"')]
         read = snapshot_log.read(line for line in lines if not line.startswith('{"begin_s"'))
         # Worked out anew: a recording may be older than what is known of its release.
-        newer = is_newer(head["release"])
-        snapshots = [replace(one, scheduler=replace(one.scheduler, newer=newer)) for one in read]
+        snapshots = [replace(one, scheduler=with_rules(one.scheduler, head["release"])) for one in read]
     except (lzma.LZMAError, KeyError, TypeError, StopIteration, ValueError) as error:
         raise ValueError(f"{file} is no recording of benchmarks.backfill.recorder ({error})") from error
     cycles = [cycle for cycle in cycles if snapshots and cycle.begin_s > snapshots[0].time_s]

@@ -29,7 +29,7 @@ from bftd.simulation.slurm.looks import Phases
 from bftd.simulation.slurm.model import Outage, SimulatedJob, SimulatedPartition, SimulatedSite
 from bftd.simulation.slurm.priority import ROOT, Association, Multifactor
 from bftd.simulation.slurm.switches import Switch
-from slurm_plugin.read.scheduler import is_newer
+from slurm_plugin.read.scheduler import with_rules
 from slurm_plugin.read.types import Scheduler
 
 RECORDINGS = Path(__file__).parents[1] / "results" / "twin"
@@ -288,13 +288,13 @@ def drawn(feature: Feature, seed: int) -> list[StreamJob]:
 def simulated(recording: FeatureRecording, seed: int, *, on: bool = True) -> list[StreamJob]:
     """Run a recording's stream on the simulated cluster, with the feature on or off."""
     feature, jobs = FEATURES[recording.feature], recording.jobs
-    newer = is_newer(recording.release)
+    scheduler = with_rules(Scheduler(interval_s=INTERVAL_S), recording.release)
     # On a busy machine the rounds of 22.05's background loop take longer.
     looked_s = recording.full_s - recording.look_s
     site = replace(
         SimulatedSite.of(NODES),
-        scheduler=Scheduler(interval_s=INTERVAL_S, newer=newer),
-        tick_s=1.0 if newer else looked_s / floor(looked_s / 1.003),
+        scheduler=scheduler,
+        tick_s=1.0 if scheduler.newer else looked_s / floor(looked_s / 1.003),
         cycle_s=0.001,
     )
     if on:

@@ -25,6 +25,7 @@ _SEEN_S = 60.0
 # From this release on Slurm plans by other rules than 22.05 (both seen). The releases between were not seen: for them a
 # job is rather assumed to fit, as plans are shorter in 22.05.
 _NEWER = (24, 11)
+_ONE_BY_ORDER = (26, 5)
 
 
 def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Scheduler:
@@ -33,7 +34,7 @@ def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Sch
     known = NO_SCHEDULER
     interval_s = _at_least(found, "bf_interval", 1, int(known.interval_s))
     return replace(
-        before,
+        with_rules(before, config.get("SLURM_VERSION", "")),
         read=True,
         interval_s=float(interval_s),
         resolution_s=float(_at_least(found, "bf_resolution", 1, int(known.resolution_s))),
@@ -47,14 +48,14 @@ def settings(config: Mapping[str, str], before: Scheduler = NO_SCHEDULER) -> Sch
         reserve_age_s=float(_at_least(found, "bf_min_age_reserve", 0, 0)),
         reserve_priority=_at_least(found, "bf_min_prio_reserve", 0, 0),
         max_time_s=float(_at_least(found, "bf_max_time", 1, interval_s)),
-        newer=is_newer(config.get("SLURM_VERSION", "")),
     )
 
 
-def is_newer(release: str) -> bool:
-    """Whether a release ("24.11.5") plans by the newer rules; False for an unreadable one."""
+def with_rules(scheduler: Scheduler, release: str) -> Scheduler:
+    """Set the rules by which a release ("24.11.5") plans; an unreadable one counts as old."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", release)
-    return found is not None and (int(found[1]), int(found[2])) >= _NEWER
+    known = (int(found[1]), int(found[2])) if found else (0, 0)
+    return replace(scheduler, newer=known >= _NEWER, one_by_order=known >= _ONE_BY_ORDER)
 
 
 def with_load(

@@ -1,12 +1,13 @@
 """Slurm's choice among the nodes that would do for a job, for a plan and for a job that could start now.
 
 Slurm goes by the nodes' weight, the least first, and of equal ones takes the smallest run of neighbours that suffices,
-or else the largest one. (Read in select/cons_tres, and observed; its topology plug-ins choose otherwise.)
+or else the largest one; since 26.05 a job of one node gets the first one instead. (Read in select/cons_tres, and
+observed; its topology plug-ins choose otherwise.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,19 +29,23 @@ class NodeNeed:
         return not self.contiguous or bool(_places(free, self))
 
 
-def for_plan(free: int, need: NodeNeed, weights: Iterable[int], first: int = 0) -> int:
-    """Return the nodes that Slurm would choose, after as many of the `first` as there are. `free` meets the need."""
+def for_plan(free: int, need: NodeNeed, weights: Iterable[int], first: int = 0, *, one_by_order: bool = False) -> int:
+    """Return the nodes that Slurm would choose, after as many of the `first` as there are. `free` meets the need.
+
+    With `one_by_order` the choice for one node is that of 26.05 and newer releases.
+    """
     if need.contiguous:
         if need.met(free & first):
             free &= first
         if need.required:  # from the first required node upwards, as far as there are neighbours
             return _window(1 << _places(free, need).bit_length() - 1, need)
         return _window(_smallest(free, need.count), need)
-    chosen = _filled(need.required, free & first, need, weights) if first else need.required
-    return _filled(chosen, free, need, weights)
+    some = lowest if one_by_order and need.count == 1 else _neighbours
+    chosen = _filled(need.required, free & first, need, weights, some) if first else need.required
+    return _filled(chosen, free, need, weights, some)
 
 
-def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int]) -> int:
+def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int], some_of: Callable[[int, int], int]) -> int:
     """Return a choice extended by nodes of `free`, as many as are needed and there are, the least weight first."""
     left = need.count - chosen.bit_count()
     free &= ~chosen
@@ -52,14 +57,14 @@ def _filled(chosen: int, free: int, need: NodeNeed, weights: Iterable[int]) -> i
             continue
         count = some.bit_count()
         if count > left:
-            return chosen | _neighbours(some, left)
+            return chosen | some_of(some, left)
         chosen |= some
         free &= ~some
         left -= count
         if not left:
             return chosen
     # nodes without a known weight come last
-    return chosen | (free if free.bit_count() <= left else _neighbours(free, left))
+    return chosen | (free if free.bit_count() <= left else some_of(free, left))
 
 
 @lru_cache(maxsize=1 << 10)

@@ -31,7 +31,7 @@ from bftd.pool.backfill.model import (
     rank,
     union,
 )
-from bftd.pool.backfill.node_choice import NodeNeed, for_plan
+from bftd.pool.backfill.node_choice import NodeNeed
 from bftd.pool.backfill.start_search import Calendar, Spot, need_of, place, place_now
 from slurm_plugin.read.types import Scheduler
 
@@ -262,7 +262,7 @@ class _Cycle:
         in_use = extra & ~(part.yields & ~self.calendar.ends.ready) | self._beside(part)
         some = (spot.free & (kept | in_use), spot.free & (~self._ours | in_use))
         free = next((nodes for nodes in some if need.met(nodes)), spot.free)
-        return for_plan(free, need, self.calendar.weights, in_use)
+        return self.calendar.chosen(free, need, in_use)
 
     def _plan(self, entry: QueueEntry, limit_s: float) -> bool:
         """Plan a job for later, each part by itself. Returns whether all parts have a plan."""

@@ -6,7 +6,7 @@ another one ends. The ends of Slurm's reservations count up to the next step, an
 
 Releases differ, as recorded clusters show: 22.05 rounds both ends of a plan down; 24.11 rounds the end up, takes nodes
 of jobs that end before the time in question for free, and looks at the ends of jobs only until the next time in
-question.
+question. 26.05 chooses the node of a job of one node otherwise (`node_choice`).
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Calendar:
     step_s: float
     window_s: float
     newer: bool = False
+    one_by_order: bool = False
     choice: Callable[[int, NodeNeed], int] | None = None
     work: int = field(default=0)
 
@@ -96,6 +97,7 @@ class Calendar:
             step_s=step_s,
             window_s=_time(scheduler.window_s, _DEFAULTS.window_s),
             newer=scheduler.newer,
+            one_by_order=scheduler.one_by_order,
             choice=choice,
         )
 
@@ -119,7 +121,11 @@ class Calendar:
         """Return the nodes that Slurm would plan a part on."""
         self.work += _CHOICE_WORK
         need = need_of(part)
-        return for_plan(spot.free, need, self.weights) if self.choice is None else self.choice(spot.free, need)
+        return self.chosen(spot.free, need) if self.choice is None else self.choice(spot.free, need)
+
+    def chosen(self, free: int, need: NodeNeed, first: int = 0) -> int:
+        """Return the nodes that Slurm would choose without a topology, after as many of the `first` as there are."""
+        return for_plan(free, need, self.weights, first, one_by_order=self.one_by_order)
 
     def longest(self, mask: int, least_s: float, limit_s: float) -> float:
         """Return how long a job that starts now may run: its limit, or whole minutes until its nodes are reserved."""

@@ -26,11 +26,14 @@ class Nodes:
         self.now_s = -inf
         self.busy = self.pilots = self.leaving = self.completing = self.down = 0
         self.pilot_age: dict[int, float] = {}
+        by_order = site.scheduler.one_by_order
         tree = Tree(site.switches) if site.switches else None
         self.plan_choice: NodeChoice | None = None
         if tree is not None:
-            self.plan_choice = lambda free, need: tree.chosen(free, need, site.weights)
-        self._for_plan = self.plan_choice or (lambda free, need: for_plan(free, need, site.weights))
+            self.plan_choice = lambda free, need: tree.chosen(free, need, site.weights, one_by_order=by_order)
+        self._for_plan = self.plan_choice or (
+            lambda free, need: for_plan(free, need, site.weights, one_by_order=by_order)
+        )
         self.choice = choice or self._for_plan
 
     @property

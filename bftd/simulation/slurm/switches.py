@@ -32,10 +32,10 @@ class Tree:
         inner = {one.above for one in switches}
         self._leaves = [place for place in range(len(switches)) if place not in inner]
 
-    def chosen(self, free: int, need: NodeNeed, weights: Iterable[int]) -> int:
+    def chosen(self, free: int, need: NodeNeed, weights: Iterable[int], *, one_by_order: bool = False) -> int:
         """Return the nodes that Slurm would choose. `free` meets the need."""
-        if need.contiguous:
-            return for_plan(free, need, weights)
+        if need.contiguous or (one_by_order and need.count == 1):
+            return for_plan(free, need, weights, one_by_order=one_by_order)
         chosen, some = need.required, 0
         for weight in weights:
             some = free & weight & ~chosen

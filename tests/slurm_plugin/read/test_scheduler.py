@@ -23,10 +23,12 @@ def of(parameters: str) -> Scheduler:
     return scheduler.settings({"SchedulerParameters": parameters})
 
 
-@pytest.mark.parametrize(("release", "newer"), [("22.05", False), ("24.11", True), ("26.05", True)])
-def test_a_recorded_stock_configuration_has_slurms_defaults(release: str, newer: bool) -> None:
+@pytest.mark.parametrize(
+    ("release", "newer", "one_by_order"), [("22.05", False, False), ("24.11", True, False), ("26.05", True, True)]
+)
+def test_a_recorded_stock_configuration_has_slurms_defaults(release: str, newer: bool, one_by_order: bool) -> None:
     config = parse_config((ASSETS / release / "stock" / "config.txt").read_text())
-    assert scheduler.settings(config) == replace(NO_SCHEDULER, read=True, newer=newer)
+    assert scheduler.settings(config) == replace(NO_SCHEDULER, read=True, newer=newer, one_by_order=one_by_order)
 
 
 @pytest.mark.parametrize("text", ["", "unknown", "9.12.1", "22.05.8", "23.11.4"])

@@ -28,6 +28,19 @@ def test_the_smallest_run_that_suffices_is_taken_or_else_the_largest(free: int, 
     assert for_plan(free, NodeNeed(count), EVERY) == chosen
 
 
+@pytest.mark.parametrize(("count", "older", "newer"), [(1, nodes(7), nodes(0)), (2, nodes(4, 5), nodes(4, 5))])
+def test_since_26_05_a_job_of_one_node_gets_the_first_and_others_neighbours(count: int, older: int, newer: int) -> None:
+    free, need = nodes(0, 1, 2, 4, 5, 7), NodeNeed(count)
+    assert for_plan(free, need, EVERY) == older
+    assert for_plan(free, need, EVERY, one_by_order=True) == newer
+
+
+def test_since_26_05_weight_and_required_nodes_still_come_before_the_order() -> None:
+    assert for_plan(nodes(0, 1, 2), NodeNeed(1), [nodes(2), nodes(0, 1)], one_by_order=True) == nodes(2)
+    assert for_plan(nodes(0, 1, 2), NodeNeed(1, required=nodes(1)), EVERY, one_by_order=True) == nodes(1)
+    assert for_plan(nodes(0, 1, 2), NodeNeed(1), EVERY, first=nodes(1), one_by_order=True) == nodes(1)
+
+
 def test_nodes_of_less_weight_come_first() -> None:
     assert for_plan(nodes(0, 1, 2, 3), NodeNeed(2), [nodes(3), nodes(0, 1, 2)]) == nodes(0, 3)
 
