@@ -18,8 +18,8 @@ SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
-.PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins docs evidence deb rpm man install \
-	clean test-slurm-24 test-pyslurm
+.PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins docs evidence deb rpm man \
+	install clean test-slurm test-pyslurm
 
 help:
 	@echo "make demo    set up what is missing, then run the main job on a private Slurm cluster (under 4 minutes)"
@@ -27,7 +27,7 @@ help:
 	@echo "make test-fast  the pure tests alone, in under a minute: no Slurm, no processes"
 	@echo "make test-latest  the pure tests with the newest releases of all packages, in build/latest"
 	@echo "make lock    write tools/requirements.lock anew, the versions that set-up installs"
-	@echo "make test-slurm-24  run the tests that need a cluster on Slurm 24.11, in a chroot (needs root and debootstrap)"
+	@echo "make test-slurm RELEASE=26.05  run the tests that need a cluster on another Slurm, in a chroot (needs root and debootstrap)"
 	@echo "make test-pyslurm  run the client's contract tests on pyslurm and Slurm 26.05, in a chroot (as above)"
 	@echo "make plugins compile the SPANK plug-in for the Slurm installed here, into build/plugins"
 	@echo "make deb     build the Debian packages, into build/deb; make rpm: with rpmbuild, into build/rpm"
@@ -116,10 +116,10 @@ test-latest:
 lock:
 	@bash tools/setup.sh lock
 
-# The tests that need a cluster, on Slurm 24.11: in a chroot of Debian trixie, which is made once and kept in the cache.
-test-slurm-24: setup
-	@tools/slurm_root.sh trixie python -m pytest -q -p no:cacheprovider -m cluster \
-		tests/slurm_plugin tests/e2e/test_main_job.py
+# The tests that need a cluster, on another release of Slurm: in a chroot of the Debian suite that has it, which is made
+# once and kept in the cache. GROUP names some folders of tests/ [all that have such tests].
+test-slurm: setup
+	@$(BIN)/python -m tools.slurm_releases $(RELEASE) $(GROUP)
 
 # The same contract for pyslurm as for the text client, on the Slurm release nearest to what the package index has.
 test-pyslurm: setup

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from bftd.config import configuration, keys
 from slurm_plugin.site import RULES
-from tools import monitoring, protocol_page
+from tools import monitoring, protocol_page, slurm_releases
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference"
 PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "protocol.md": protocol_page.SECTIONS,
     "monitoring.md": monitoring.SECTIONS,
+    "slurm.md": {"releases": lambda: f"\n{slurm_releases.table()}\n\n"},
     "site.md": {"rules": lambda: f"\n{_rules()}\n\n"},
     "configuration.md": {"keys": lambda: f"\n```toml\n{configuration.to_toml(keys.Config()).strip()}\n```\n\n"},
 }

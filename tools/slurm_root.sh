@@ -9,7 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 CACHE=${BFTD_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/bftd}
-PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins libslurm-dev munge gcc libc6-dev make
+PACKAGES=(slurmctld slurmd slurm-client slurm-wlm-basic-plugins libslurm-dev munge slurmdbd mariadb-server-core
+    mariadb-client-core gcc libc6-dev make procps
     python3-minimal libbz2-1.0 libexpat1 libffi8 liblzma5 libreadline8 libsqlite3-0 libuuid1 zlib1g)
 export PATH="${PATH:-/usr/bin:/bin}:/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -89,7 +90,7 @@ main() {
     shift
     [ "$(id -u)" = 0 ] || die "a chroot needs root: run this as root, or leave it out"
     command -v debootstrap >/dev/null || die "debootstrap is missing: apt-get install debootstrap"
-    root=$CACHE/debian-$suite
+    root=$CACHE/debian-$suite-$(printf '%s\n' "${PACKAGES[@]}" | sha256sum | cut -c1-8) # other packages, another root
     if [ ! -d "$root" ]; then
         mirror=$(mirror_of "$suite")
         mkdir -p "$CACHE"

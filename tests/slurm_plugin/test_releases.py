@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from slurm_plugin.sandbox.config import cgroup_conf
 from tests.slurm_plugin.plugins import CHECKOUT, NOBODY
 from tests.support.messages import pattern
 from tests.support.programs import shell_script
+from tools import slurm_releases
 
 SCRIPT = CHECKOUT / "tools" / "slurm_root.sh"
 
@@ -66,3 +69,51 @@ def test_the_chroot_says_in_one_line_that_it_needs_root() -> None:
         )  # type: ignore[call-overload]
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "needs root" in done.stderr
+
+
+JUNIT = b"""<testsuites><testsuite>
+<testcase classname="tests.slurm_plugin.test_spank" name="test_a" time="1.25"/>
+<testcase classname="tests.slurm_plugin.test_spank" name="test_b" time="0.5"><skipped message="no ch-run"/></testcase>
+<testcase classname="tests.slurm_plugin.test_spank" name="test_c" time="0.5">
+<failure message="assert 1&#10;0"/></testcase>
+<testcase classname="tests.slurm_plugin.test_munge" name="test_d" time="0.75"><error message="no munged"/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_a_report_is_counted_and_names_what_did_not_pass() -> None:
+    assert slurm_releases.outcomes(JUNIT) == {
+        "passed": 1,
+        "tests_s": 3,
+        "failed": {
+            "tests.slurm_plugin.test_spank.test_c": "assert 1",
+            "tests.slurm_plugin.test_munge.test_d": "no munged",
+        },
+        "skipped": {"tests.slurm_plugin.test_spank.test_b": "no ch-run"},
+    }
+
+
+def test_the_table_has_each_release_and_group_and_says_what_was_not_tried(tmp_path: Path) -> None:
+    for release, group in (("26.05", "e2e"), ("24.11", "bftd"), ("26.05", "bftd")):
+        result = {"release": f"{release}.5", **slurm_releases.outcomes(JUNIT)}
+        (tmp_path / f"{release}-{group}.json").write_text(json.dumps({"result": result}))
+    head, _, *rows = slurm_releases.table(tmp_path).splitlines()
+    assert head.split(" | ")[1:] == ["24.11.5", "26.05.5 |"]
+    counts = "1 passed, 2 failed, 1 skipped"
+    assert [row.strip("| ").split(" | ")[1:] for row in rows] == [
+        ["not tried", "not tried"],
+        [counts, counts],
+        ["not tried", "not tried"],
+        ["not tried", counts],
+    ]
+
+
+@pytest.mark.parametrize("words", [(), ("25.11",), ("26.05", "elsewhere")])
+def test_a_release_or_group_that_is_not_known_ends_in_one_line(words: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "tools.slurm_releases", *words]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n"), done.stdout) == (2, 1, "")
+    assert all(known in done.stderr for known in (*slurm_releases.SUITES, *slurm_releases.GROUPS))
+
+
+def test_every_group_is_a_folder_of_tests() -> None:
+    assert all((CHECKOUT / "tests" / group).is_dir() for group in slurm_releases.GROUPS)
