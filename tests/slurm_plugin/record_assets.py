@@ -1,8 +1,9 @@
 """Record what this machine's Slurm prints, as assets for the parser's tests.
 
 Run it again (with PYTHONPATH=.) for a new Slurm release: it writes a new folder named after it, below BFTD_ASSETS where
-that is set. With the words `cluster`, `queue` or `requests` it records only that: a cluster with a bit of everything,
-the queue of arrays, what jobs ask for. Nothing of this machine gets in. Another release than the machine's:
+that is set. With the words `cluster`, `queue`, `requests` or `expedited` it records only that: a cluster with a bit of
+everything, the queue of arrays, what jobs ask for, and an expedited requeue, which releases before 25.11 do not have.
+Nothing of this machine gets in. Another release than the machine's:
 tools/slurm_root.sh SUITE, with a command that also brings the folder out.
 """
 
@@ -13,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -49,7 +51,13 @@ REQUESTS = (
 def main() -> None:
     """Record a cluster with a bit of everything on it, a queue of job arrays, and one of all kinds of requests."""
     only = sys.argv[1:]
-    for word, record in (("cluster", record_cluster), ("queue", record_queue), ("requests", record_requests)):
+    records = {
+        "cluster": record_cluster,
+        "queue": record_queue,
+        "requests": record_requests,
+        "expedited": record_expedited,
+    }
+    for word, record in records.items():
         if not only or word in only:
             record()
 
@@ -127,6 +135,33 @@ def record_requests() -> None:
         _save(folder / "sdiag.txt", sandbox, client, "sdiag")
 
 
+def record_expedited() -> None:
+    """Save a job that failed with its node, first while an epilog runs on one of its nodes, then while it waits."""
+    with tempfile.TemporaryDirectory() as name:
+        script = Path(name) / "epilog"
+        script.write_text('#!/bin/sh\nif [ "$SLURMD_NODENAME" = n1 ]; then sleep 5; exit 1; fi\n')
+        script.chmod(0o755)
+        conf = f"SlurmctldParameters=enable_expedited_requeue\nEpilog={script}\n"
+        with Sandbox(nodes=3, tuned=True, extra_conf=conf) as sandbox:
+            if _release(sandbox.client()) >= (25, 11):
+                _record_expedited(sandbox)
+
+
+def _record_expedited(sandbox: Sandbox) -> None:
+    client = sandbox.client()
+    client.run("scontrol", "delete", f"ReservationName={reservation.NAME}")
+    folder = _folder(client)
+    queue = ("squeue", f"--format={parse.job_format(SEPARATOR)}", "--all", "--local")
+    _wait_running(client, client.submit([*_QUICK, "--nodelist=n3"], "#!/bin/sh\nsleep 100\n"))
+    failing = client.submit([*_QUICK, "--nodes=2", "--requeue=expedite"], "#!/bin/sh\nsleep 1\nexit 1\n")
+    for word, state in (("ending", "COMPLETING"), ("waiting", "EXPEDITING")):
+        while f" {state} " not in client.run("squeue", "--noheader", "--format= %T ", f"--jobs={failing}").out:
+            time.sleep(0.1)
+        time.sleep(1)  # the epilog of n2 is over, or the scheduler has looked
+        _save(folder / f"expedited-{word}-nodes.txt", sandbox, client, "scontrol", "show", "nodes", "-o")
+        _save(folder / f"expedited-{word}-jobs.txt", sandbox, client, *queue)
+
+
 def _queue(client: SlurmClient) -> None:
     """Three nodes are busy and the fourth is down; all that waits, waits for another reason."""
     tasks = ",".join(map(str, [1, 2, 4, 8, 16, 32, 64, *range(100, 901, 100), 901, 903, 905]))
@@ -149,9 +184,13 @@ def _queue(client: SlurmClient) -> None:
     time.sleep(3)  # the scheduler plans once a second
 
 
+def _release(client: SlurmClient) -> tuple[int, int]:
+    major, minor, *_ = client.run("scontrol", "--version").out.split()[1].split(".")
+    return int(major), int(minor)
+
+
 def _folder(client: SlurmClient) -> Path:
-    release = client.run("scontrol", "--version").out.split()[1].rsplit(".", 1)[0]
-    folder = Path(os.environ.get("BFTD_ASSETS", ASSETS)) / release
+    folder = Path(os.environ.get("BFTD_ASSETS", ASSETS)) / "{}.{:02}".format(*_release(client))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
