@@ -38,10 +38,15 @@ cli.main()
 """
 
 
+def slurms_release() -> tuple[int, int]:
+    """The release of the Slurm under test."""
+    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
+    return release_of(Path(shutil.which("slurmctld", path=path) or "slurmctld"))
+
+
 def is_newer_slurm() -> bool:
     """Whether the Slurm under test is of a release after 22.05, some of whose refusals are others."""
-    path = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
-    return release_of(Path(shutil.which("slurmctld", path=path) or "slurmctld")) > (22, 5)
+    return slurms_release() > (22, 5)
 
 
 def require_compiled() -> None:

@@ -6,7 +6,9 @@ import pytest
 
 from slurm_plugin.pilots.pending_reasons import whole
 from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.sandbox import Sandbox
 from tests.bftd.builders import Pool, members
+from tests.slurm_plugin.plugins import slurms_release
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -51,3 +53,22 @@ def test_regression_the_node_of_a_suspended_job_was_lent(client: SlurmClient) ->
         view = pool.see(snapshot.nodes.values(), snapshot.jobs)
     assert members(view) == {"n2", "n3", "n4"}
     assert view.nodes["n1"].why == f"has job {job_id} on it"
+
+
+def test_memory_that_a_running_job_gives_back_is_free_at_the_next_poll() -> None:
+    if slurms_release() < (26, 5):
+        pytest.skip("a running job cannot give memory back before 26.05")
+    with Sandbox(nodes=1, tuned=True, shared=True, extra_conf="PrologFlags=Contain") as sandbox:
+        client = sandbox.client()
+        job_id = submit(client, "--mem=2000", "--ntasks=1")
+
+        def used_mb() -> int:
+            return client.snapshot().nodes["n1"].memory_used_bytes // 2**20
+
+        until("the job runs", lambda: used_mb() == 2000)
+
+        def gives_back() -> bool:  # refused until the job's own step is there
+            return client.run("scontrol", "update", f"job={job_id}", "MinMemoryNode=500").code == 0
+
+        until("Slurm takes it back", gives_back)
+        until("it is free", lambda: used_mb() == 500)

@@ -124,6 +124,20 @@ def test_recorded_jobs_are_read_with_their_plans(release: Path) -> None:
     assert (running.account, queued.account) == ("physics", "")
 
 
+@pytest.mark.parametrize("release", ["26.05"])
+def test_a_recorded_expedited_job_ends_on_its_nodes_and_then_waits_with_a_plan(release: str) -> None:
+    folder = RELEASES[0].parent / release
+    ending, waiting = (
+        {job.id: job for job in parse.jobs(recorded(folder, f"expedited-{when}-jobs.txt"), SEPARATOR)}["2"]
+        for when in ("ending", "waiting")
+    )
+    assert (ending.state, ending.expedited, ending.nodes) == ("COMPLETING", False, ("n1",))
+    assert (waiting.state, waiting.expedited, waiting.nodes) == ("PENDING", True, ())
+    assert waiting.sched_nodes == ("n2", "n3")
+    nodes = parse.nodes(recorded(folder, "expedited-ending-nodes.txt"))
+    assert [set(nodes[name].flags) for name in ("n1", "n2")] == [{"COMPLETING"}, set()]
+
+
 def test_names_and_comments_with_separators_and_line_ends_do_not_break_the_queue(release: Path) -> None:
     job = next(job for job in parse.jobs(recorded(release, "jobs.txt"), SEPARATOR) if job.id == "1")
     assert (job.name, job.comment) == ("a | b\x1f c", "two\nlines = odd")
