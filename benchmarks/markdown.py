@@ -25,6 +25,11 @@ def brief_percent(value: float) -> str:
     return percent(value).replace(".0 ", " ")
 
 
+def bounded(text: str, met: bool) -> str:
+    """A figure, with a word where it is beyond its bound."""
+    return text if met else f"{text}, missed"
+
+
 def signed(value: float, digits: int = 0) -> str:
     """A relative change, such as "-28 %"."""
     return f"{100 * value:+.{digits}f} %".replace("-", "−")

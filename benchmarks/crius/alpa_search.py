@@ -14,6 +14,9 @@ walk from data parallelism on, which looks at fewest, and finds no valley at the
 
 The whole plan is the best way through the layers with all GPUs: the sum of stage times and (B - 1) times the slowest.
 Each log names one measured time of a whole iteration. Which plan that was is not in it; the best is set against it.
+What is missing of that time: the stage times are those of a static cost model and not profiles of a GPU; the gradients'
+all-reduce and the optimizer's update once an iteration; transfers between stages; what the runtime adds for each
+micro-batch.
 """
 
 from __future__ import annotations
@@ -27,21 +30,23 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import markdown
+from benchmarks.evidence.model import Benchmark, Figure
 from sizing.base.parallel import Parallel
 from sizing.cells.tune import middle, tune, undecided
 from studies.crius import search_log
 from studies.crius.search_log import Grid, LogCell, Replay, best_of
 
-LOGS = Path("shared/data/sizing/alpa-search")
+LOGS = Path(__file__).resolve().parents[3] / "shared" / "data" / "sizing" / "alpa-search"
 BOUNDS = {"mean_accuracy": 0.96, "worst_accuracy": 0.85, "missed_feasible": 0}
 NOISE = (0.02, 0.05, 0.1, 0.2)
-MISSING = (
-    "the stage times are those of a static cost model (of the compiled program), not profiles of a GPU",
-    "which plan was run: the logs say only how long it took, so the best plan of the log is compared",
-    "the gradients' all-reduce and the optimizer's update, once an iteration, where the cost model leaves them out",
-    "transfers between stages, and what the runtime adds for each micro-batch",
-    "alpa-gpt-v100.csv has peaks of memory and no times: nothing of time can be compared with it",
-)
+RULES = {
+    "`bft size split`": (),
+    "the paper's (the better extreme's half)": ("as_printed",),
+    "the better extreme alone": ("better_extreme",),
+    "from data parallelism on": ("from_one_end",),
+}
+"""The rules by the names of their tables' rows, and where `--json` has each."""
 Times = Mapping[LogCell, float]
 
 
@@ -224,6 +229,86 @@ def reduction() -> list[dict[str, float]]:
     return found
 
 
+def rules(result: Mapping[str, Any]) -> str:
+    """The rules on all logs, in Markdown."""
+    whole = result["all"]
+    head = (
+        "rule",
+        "mean of the full grid's best",
+        f"worst of {whole['feasible']} feasible cells",
+        "feasible cells called infeasible",
+        f"splits tried of {whole['candidates']:,}",
+    )
+    rows = []
+    for name, keys in RULES.items():
+        one = whole
+        for key in keys:
+            one = one[key]
+        share = {each: markdown.brief_percent(one[f"{each}_accuracy"]) for each in ("mean", "worst")}
+        if not keys:
+            share = {each: markdown.bounded(text, one[f"{each}_accuracy"] >= BOUNDS[f"{each}_accuracy"])
+                     for each, text in share.items()}  # fmt: skip
+        rows.append((name, share["mean"], share["worst"], one["missed_feasible"], f"{one['tried']:,}"))
+    return markdown.table(head, rows)
+
+
+def logs_table(result: Mapping[str, Any]) -> str:
+    """The best plan of all stages of each log, in Markdown."""
+    head = ("log", "best plan of the grid, s", "of what was tried, s", "measured, s", "accuracy")
+    rows = []
+    for each in result["logs"]:
+        plan, real = each["whole_plan"], each["end_to_end"]
+        times = (plan["full_grid_s"], plan["tuned_s"], real["measured_s"])
+        rows.append((each["log"], *(f"{time_s:.1f}" for time_s in times), markdown.percent(real["accuracy"])))
+    return markdown.table(head, rows)
+
+
+def noise_table(result: Mapping[str, Any]) -> str:
+    """What errors of measurements cost, in Markdown."""
+    head = ("measurements off by up to", "mean", "worst cell", "full grid: mean", "worst cell")
+    names = ("mean_accuracy", "worst_accuracy", "full_grid_mean", "full_grid_worst")
+    return markdown.table(
+        head,
+        ((f"{row['share']:.0%}", *(markdown.percent(row[name]) for name in names)) for row in result["noise"]),
+    )
+
+
+def reduction_table(result: Mapping[str, Any]) -> str:
+    """The splits tried of one stage, in Markdown."""
+    return markdown.table(
+        ("GPUs", "splits", "tried: least", "mean", "most"),
+        (
+            (row["gpus"], row["splits"], row["tried_least"], f"{row['tried_mean']:.1f}", row["tried_most"])
+            for row in result["reduction"]
+        ),
+    )
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    shares = {
+        "noise.mean": result["noise"][2]["mean_accuracy"],
+        "noise.worst": result["noise"][2]["worst_accuracy"],
+        "end-to-end.mean": result["all"]["end_to_end_mean"],
+        "end-to-end.worst": result["all"]["end_to_end_worst"],
+    }
+    return {name: _exact(value) for name, value in shares.items()}
+
+
+def _exact(share: float) -> Figure:
+    """A share that is the same in each run, but for the last digits of its sums."""
+    return Figure(markdown.brief_percent(share), share, (share - 1e-6, share + 1e-6))
+
+
+EVIDENCE = {
+    "alpa_search": Benchmark(
+        ("benchmarks.crius.alpa_search",),
+        0.1,
+        {"rules": rules, "noise": noise_table, "reduction": reduction_table, "logs": logs_table},
+        _figures,
+    )
+}
+
+
 def main() -> None:
     """Replay all logs and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -253,52 +338,13 @@ def main() -> None:
         "bounds": BOUNDS,
         "noise": under_noise(replays, asked.seeds),
         "reduction": reduction(),
-        "missing": MISSING,
     }
-    if asked.json:
-        print(json.dumps(result, indent=2))
-        return
-    for each in [*logs, {"log": "all", **result["all"]}]:
-        print(_line(each))
-    print("best plan of all stages: tuned against full grid, and against the time that was measured")
-    for each in logs:
-        plan, real = each["whole_plan"], each["end_to_end"]
-        print(
-            f"  {each['log']}: {plan['tuned_s']:.1f} s of {plan['full_grid_s']:.1f} s ({plan['accuracy']:.1%}); "
-            f"measured {real['measured_s']:.1f} s, accuracy {real['accuracy']:.1%}"
-        )
-    print(f"  accuracy of times: mean {statistics.mean(end_to_end):.1%}, worst {min(end_to_end):.1%}; what is missing:")
-    for line in MISSING:
-        print(f"  - {line}")
-    for row in result["noise"]:
-        print(
-            f"measurements off by up to {row['share']:.0%}: mean {row['mean_accuracy']:.1%}, worst cell "
-            f"{row['worst_accuracy']:.1%} (of the full grid {row['full_grid_mean']:.1%}, {row['full_grid_worst']:.1%})"
-        )
-    print("splits tried of one stage, by GPUs (splits: least, mean, most):")
-    for row in result["reduction"]:
-        print(f"  {row['gpus']} ({row['splits']}): {row['tried_least']}, {row['tried_mean']:.1f}, {row['tried_most']}")
+    print(json.dumps(result, indent=2) if asked.json else EVIDENCE["alpa_search"].markdown(result))
 
 
 def _always(time_s: float | None) -> Callable[[], float | None]:
     """Return a measurement that always gives this time."""
     return lambda: time_s
-
-
-def _line(each: Mapping[str, Any]) -> str:
-    printed, extreme, many = each["as_printed"], each["better_extreme"], each["of_three_splits_and_more"]
-    end = each["from_one_end"]
-    return (
-        f"{each['log']}: {each['feasible']} of {each['cells']} cells feasible, mean {each['mean_accuracy']:.1%}, worst "
-        f"{each['worst_accuracy']:.1%}, missed {each['missed_feasible']}, tried {each['tried']} of "
-        f"{each['candidates']} ({each['samples']} of them samples; rows {each['rows_tried']} of {each['rows']}); "
-        f"of 3 splits and more {many['mean']:.1%} on {many['feasible']}; as printed {printed['mean_accuracy']:.1%}, "
-        f"worst {printed['worst_accuracy']:.1%}, missed {printed['missed_feasible']}, ran {printed['tried']}; "
-        f"better extreme {extreme['mean_accuracy']:.1%}, "
-        f"worst {extreme['worst_accuracy']:.1%}, missed {extreme['missed_feasible']}; from one end "
-        f"{end['mean_accuracy']:.1%}, worst {end['worst_accuracy']:.1%}, missed {end['missed_feasible']}, tried "
-        f"{end['tried']}"
-    )
 
 
 def _samples(each: Replay) -> int:

@@ -24,3 +24,7 @@ class Benchmark:
     minutes: float
     tables: Mapping[str, Callable[[Any], str]]
     figures: Callable[[Any], Mapping[str, Figure]] = field(default=lambda result: {})
+
+    def markdown(self, result: Any) -> str:
+        """Return all tables of a result."""
+        return "\n\n".join(make(result) for make in self.tables.values())

@@ -9,6 +9,7 @@ from functools import cache
 from benchmarks.evidence.model import Benchmark
 
 MODULES = (
+    "benchmarks.crius.alpa_search",
     "benchmarks.twin.__main__",
     "benchmarks.twin.features",
     "benchmarks.twin.recorded",
