@@ -16,10 +16,13 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from benchmarks import markdown
+from benchmarks.evidence.model import Benchmark, Figure
+from sizing.tracer.runs.rounds import interval
 from studies.crius.options import Options
 from studies.crius.policy import CriusPolicy
 from studies.crius.virtual import Virtual
@@ -126,6 +129,7 @@ def measure(jobs: int, arrivals: int, seed: int, depths: Sequence[int]) -> dict[
             "mean_gain": statistics.fmean(gains),
             "median_nodes": statistics.median(nodes),
             "cut_short": cut,
+            "taken_s": [round(each, 6) for each in taken_s],
         }
     return {
         "gpus": sum(CLUSTER.values()),
@@ -136,6 +140,43 @@ def measure(jobs: int, arrivals: int, seed: int, depths: Sequence[int]) -> dict[
         "bound_s": BOUND_S,
         "depths": found,
     }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """A row a depth, in Markdown."""
+    head = (
+        f"search depth, {result['running']} jobs on {result['gpus']:,} GPUs",
+        "median, ms (95 % interval)",
+        "95th percentile",
+        f"worst of {result['arrivals']}",
+        f"bound of the worst, {BOUND_S * 1e3:.0f} ms",
+        "cut short",
+    )
+    rows = []
+    for depth, seen in result["depths"].items():
+        median_s, low_s, high_s = interval(seen["taken_s"])
+        rows.append(
+            (
+                depth,
+                f"{1e3 * median_s:.1f} ({1e3 * low_s:.1f} to {1e3 * high_s:.1f})",
+                f"{1e3 * seen['p95_s']:.1f}",
+                f"{1e3 * seen['worst_s']:.1f}",
+                "met" if seen["worst_s"] <= BOUND_S else "missed",
+                seen["cut_short"],
+            )
+        )
+    return markdown.table(head, rows)
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    found = {}
+    for depth, seen in result["depths"].items():
+        median_s, low_s, high_s = interval(seen["taken_s"])
+        found[f"depth-{depth}.median"] = Figure(f"{1e3 * median_s:.1f} ms", median_s, (low_s, high_s))
+    return found
+
+
+EVIDENCE = {"decision": Benchmark(("benchmarks.crius.decision",), 0.3, {"table": table}, _figures)}
 
 
 def main() -> None:
@@ -153,16 +194,7 @@ def main() -> None:
     if min(asked.jobs, asked.arrivals) < 1:
         parser.error("--jobs and --arrivals must be 1 or more")
     result = measure(asked.jobs, asked.arrivals, asked.seed, [int(depth) for depth in depths])
-    if asked.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"{result['gpus']} GPUs of {result['types']} types, {result['running']} jobs run, idle: {result['idle']}")
-    for depth, seen in result["depths"].items():
-        print(
-            f"depth {depth}: median {seen['median_s'] * 1e3:.1f} ms, p95 {seen['p95_s'] * 1e3:.1f} ms, worst "
-            f"{seen['worst_s'] * 1e3:.1f} ms; mean gain {seen['mean_gain']:.4f}, {seen['median_nodes']:.0f} nodes, "
-            f"{seen['cut_short']} cut short"
-        )
+    print(json.dumps(result) if asked.json else EVIDENCE["decision"].markdown(result))
 
 
 if __name__ == "__main__":

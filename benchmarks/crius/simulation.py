@@ -34,6 +34,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.evidence.model import Benchmark, Figure
 from studies.crius import comparison
 from studies.crius.policy import ROUND_S, CriusPolicy
 from studies.simulation import report, workload
@@ -174,21 +175,23 @@ def measured(
     }
 
 
-def tables(told: Mapping[str, Any]) -> Iterator[str]:
-    """The markdown of docs/evidence/cells.md, of what `to_json` returns."""
-    scenes = {name: scene for name, scene in told.items() if name in SCENES}
-    if plain := {name: scene for name, scene in scenes.items() if not name.startswith("error")}:
-        yield ""
-        yield (
-            "| window | scheduler | mean JCT, h | 99 %, h | ended | of them in the window | throughput | "
-            "restarts a job | JCT of the first against it | paper |"
-        )
-        yield "| --- | --- |" + " ---: |" * 6 + " --- | --- |"
-        for name, scene in plain.items():
-            yield from _rows(name, scene)
-    if errors := {name: scene for name, scene in scenes.items() if name.startswith("error")}:
-        yield ""
-        yield from _errors(errors)
+def windows(told: Mapping[str, Any]) -> str:
+    """The scenes with true estimates, in Markdown, of what `to_json` returns."""
+    lines = [
+        "| window | scheduler | mean JCT, h | 99 %, h | ended | of them in the window | throughput | "
+        "restarts a job | JCT of the first against it | paper |",
+        "| --- | --- |" + " ---: |" * 6 + " --- | --- |",
+    ]
+    for name, scene in told.items():
+        if name in SCENES and not name.startswith("error"):
+            lines += _rows(name, scene)
+    return "\n".join(lines)
+
+
+def errors(told: Mapping[str, Any]) -> str:
+    """The scenes with wrong estimates, in Markdown."""
+    scenes = {name: scene for name, scene in told.items() if name.startswith("error")}
+    return "\n".join(_errors(scenes)) if scenes else ""
 
 
 def _rows(name: str, scene: Mapping[str, Any]) -> Iterator[str]:
@@ -254,8 +257,37 @@ def _percent(found: Mapping[str, float] | None, less: float, sign: str) -> str:
 
 
 def to_json(found: Mapping[str, Mapping[str, Sequence[Figures]]]) -> dict[str, Any]:
-    """All scenes."""
-    return {scene: {**SCENES[scene]._asdict(), **comparison.to_json(runs)} for scene, runs in found.items()}
+    """All scenes; `mean_jct_s` has each policy's by seed."""
+    return {
+        scene: {
+            **SCENES[scene]._asdict(),
+            **comparison.to_json(runs),
+            "mean_jct_s": {name: [each.mean_jct_s for each in by_seed] for name, by_seed in runs.items()},
+        }
+        for scene, runs in found.items()
+    }
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    found = {}
+    for name, scene in result.items():
+        if name not in SCENES:
+            continue
+        first = next(iter(scene["policies"]))
+        for other, ratios in scene[f"{first}_over"].items():
+            if ratio := ratios["mean_jct_s"]:
+                interval = (ratio["low"], ratio["high"])
+                found[f"{name}.{other}"] = Figure(_percent(ratio, 1, "+"), ratio["mean"], interval)
+        for policy, each in scene["policies"].items():
+            if queue := each.get("mean_queue_s"):
+                text = f"{queue['mean'] / 3600:.1f} h"
+                found[f"{name}.{policy}.queue"] = Figure(text, queue["mean"], (queue["low"], queue["high"]))
+    return found
+
+
+EVIDENCE = {
+    "crius": Benchmark(("benchmarks.crius.simulation",), 10.0, {"windows": windows, "errors": errors}, _figures)
+}
 
 
 def main() -> None:
@@ -269,7 +301,7 @@ def main() -> None:
     parser.add_argument("--of", type=Path, metavar="FILE", help="the tables of what --json printed before")
     asked = parser.parse_args()
     if asked.of:
-        print("\n".join(tables(json.loads(asked.of.read_text(encoding="utf-8")))))
+        print(EVIDENCE["crius"].markdown(json.loads(asked.of.read_text(encoding="utf-8"))))
         return
     wanted = [name for name in asked.only.split(",") if name]
     scenes = [scene for scene in SCENES if not wanted or any(scene.startswith(name) for name in wanted)]
@@ -281,7 +313,7 @@ def main() -> None:
         print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, **to_json(found)}, indent=2))
         return
     print(f"{asked.seeds} seed{'s' * (asked.seeds > 1)} from {FIRST_SEED}; {time.perf_counter() - began:.0f} s")
-    print("\n".join(tables(to_json(found))))
+    print(EVIDENCE["crius"].markdown(to_json(found)))
 
 
 if __name__ == "__main__":

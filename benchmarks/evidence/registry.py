@@ -10,6 +10,8 @@ from benchmarks.evidence.model import Benchmark
 
 MODULES = (
     "benchmarks.crius.alpa_search",
+    "benchmarks.crius.decision",
+    "benchmarks.crius.simulation",
     "benchmarks.twin.__main__",
     "benchmarks.twin.features",
     "benchmarks.twin.recorded",

@@ -47,9 +47,8 @@ def test_regression_completion_times_were_compared_where_other_jobs_had_been_dro
     some = replace(all_ended, finished=all_ended.jobs - 1, mean_jct_s=all_ended.mean_jct_s / 2)
     assert all_ended.finished == all_ended.jobs
     assert comparison.ratio("mean_jct_s", [all_ended], [all_ended]) is not None
-    lines = list(
-        simulation.tables(simulation.to_json({"deadlines": {"crius-ddl": [some], "elasticflow": [all_ended]}}))
-    )
+    told = simulation.to_json({"deadlines": {"crius-ddl": [some], "elasticflow": [all_ended]}})
+    lines = simulation.windows(told).splitlines()
     (first,) = (line for line in lines if "| crius-ddl |" in line)
     (other,) = (line for line in lines if "| elasticflow (simplified, without time slots) |" in line)
     assert "| 4 of 5 |" in first
