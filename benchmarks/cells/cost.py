@@ -12,11 +12,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from benchmarks import markdown
 from benchmarks.cells import accuracy, cases
 from benchmarks.cells.cases import Case, Plan
+from benchmarks.evidence.model import Benchmark
 from sizing.cells.cell import Cell, Stage
 from sizing.cells.profiles.profile import profile
 from sizing.cells.required import micro_batches_of, shard_of, splits_of, wanted
@@ -93,19 +96,37 @@ def _real_s(case: Case, plan: Plan) -> float:
     return plan.ranks * (time.monotonic() - began)
 
 
+def table(result: Mapping[str, Any]) -> str:
+    """A row a cell, in Markdown, of what `--json` prints."""
+    head = (
+        f"cell of a {result['case']}, rank-seconds",
+        "sampled splits (shards)",
+        "all splits (shards)",
+        f"real runs of {result['iterations']} iterations (plans)",
+        "all / sampled",
+        "real / sampled",
+    )
+    rows = []
+    for row in result["rows"]:
+        real_s, sampled_s = row["real_s"], row["sampled_s"]
+        rows.append(
+            (
+                row["cell"],
+                f"{sampled_s:.1f} ({row['shards']})",
+                f"{row['all_s']:.1f} ({row['all_shards']})",
+                "not run" if real_s is None else f"{real_s:.1f} ({row['plans']})",
+                f"{row['all_s'] / sampled_s:.1f}",
+                "" if real_s is None else f"{real_s / sampled_s:.1f}",
+            )
+        )
+    return markdown.table(head, rows)
+
+
+EVIDENCE = {"cells_cost": Benchmark(("benchmarks.cells.accuracy", "--cost"), 4.0, {"table": table})}
+
+
 def report(as_json: bool) -> None:
     """Measures and prints."""
-    found = costs(cases.CASES[0])
-    if as_json:
-        print(json.dumps({"case": cases.CASES[0].name, "rows": [asdict(each) for each in found]}, indent=2))
-        return
-    print(f"{cases.CASES[0].name}, {ITERATIONS} iterations a real run; rank-seconds with all start-up\n")
-    print("| cell | sampled shards | all splits | real runs of the same plans | all / sampled | real / sampled |")
-    print("|---|---|---|---|---|---|")
-    for each in found:
-        real = "not run" if each.real_s is None else f"{each.real_s:.0f} ({each.plans})"
-        gain = "" if each.real_s is None else f"{each.real_s / each.sampled_s:.2f}"
-        print(
-            f"| {each.cell} | {each.sampled_s:.0f} ({each.shards}) | {each.all_s:.0f} ({each.all_shards}) | {real} "
-            f"| {each.all_s / each.sampled_s:.2f} | {gain} |"
-        )
+    case = cases.CASES[0]
+    result = {"case": case.name, "iterations": ITERATIONS, "rows": [asdict(each) for each in costs(case)]}
+    print(json.dumps(result) if as_json else table(result))

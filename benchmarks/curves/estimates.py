@@ -20,12 +20,14 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import bftd.simulation.trace
+from benchmarks import markdown
+from benchmarks.evidence.model import Benchmark, Figure
 from benchmarks.paper import replays
 from bftd.core.model.events import Event, Reported
 from bftd.protocol.curves import CurveEstimate
@@ -164,20 +166,45 @@ def compare(
     }
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
-    lines = []
+def table(found: Mapping[str, Any]) -> str:
+    """A row for what the planner knows, for each list, in Markdown, of what `--json` prints."""
+    head = ("planned for", "speeds are", "samples", "one-node hours", "U", "ended", "lost", "of that saved (draws)")
+    rows = []
     for name, row in found["lists"].items():
-        by = row["by"].replace("_", " ")
-        lines.append(f"planned for {name}, {found['hours']:g} h of nodes {found['nodes']}")
-        guesses = [(f"guessed, shape {each['shape']:g}", each["mean"]) for each in row["guessed"]]
-        for knows, figures in (("unknown", row["unknown"]), *guesses, ("known", row["known"])):
-            made = f"{figures['samples']:.4g} samples, {figures['one_node_hours']:.4g} one-node hours"
-            lines.append(f"  {knows:20} {made}, U {100 * figures['efficiency']:.1f} %, {figures['completed']:g} ended")
-        lines.append(f"  knowing nothing costs {100 * row['unknown_below_known']:.2f} % of the {by}")
+        known, unknown = row["known"], row["unknown"]
+        lines = [("known", known, "", ""), ("unknown", unknown, markdown.percent(row["unknown_below_known"], 2), "")]
         for each in row["guessed"]:
-            saved = "nothing to save" if each["saved"] is None else f"{100 * each['saved']:.0f} % of that saved"
-            lines.append(f"  a guess of shape {each['shape']:g}: {100 * each['below_known']:.2f} % lost, {saved}")
-    return lines
+            saved = "nothing to save"
+            if each["saved"] is not None:
+                draws = ", ".join(markdown.percent(one, 0) for one in _saved(row, each))
+                saved = f"{markdown.percent(each['saved'], 0)} ({draws})"
+            lost = markdown.percent(each["below_known"], 2)
+            lines.append((f"guessed, scaling off by {each['shape']:g}", each["mean"], lost, saved))
+        for knows, figures, lost, saved in lines:
+            made = (f"{figures['samples']:.4g}", f"{figures['one_node_hours']:.4g}")
+            ended = f"{figures['completed']:g}"
+            rows.append((name, knows, *made, markdown.percent(figures["efficiency"]), ended, lost, saved))
+    return markdown.table(head, rows)
+
+
+def _saved(row: Mapping[str, Any], guessed: Mapping[str, Any]) -> list[float]:
+    """Of each draw of a guess, the share that it saves of what knowing nothing costs."""
+    known, unknown = (row[knows][row["by"]] for knows in ("known", "unknown"))
+    return [(one[row["by"]] - unknown) / (known - unknown) for one in guessed["draws"]]
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    found = {}
+    for name, row in result["lists"].items():
+        for each in row["guessed"]:
+            if (saved := each["saved"]) is not None:
+                draws = _saved(row, each)
+                text = markdown.percent(saved, 0)
+                found[f"{name}.{each['shape']:g}.saved"] = Figure(text, saved, (min(draws), max(draws)))
+    return found
+
+
+EVIDENCE = {"curve_estimates": Benchmark(("benchmarks.curves.estimates",), 4.0, {"table": table}, _figures)}
 
 
 def main() -> None:
@@ -222,7 +249,7 @@ def main() -> None:
         trainers = read_trainers(asked.data / replays.TRAINERS[name])
         options = Options(pj_max=asked.pj_max, objective="efficiency" if name == "efficiency" else "throughput")
         found["lists"][name] = compare(trace, trainers, options, by, level, asked.shape, asked.seeds)
-    print(json.dumps(found, indent=2) if asked.json else "\n".join(_lines(found)))
+    print(json.dumps(found) if asked.json else table(found))
 
 
 if __name__ == "__main__":

@@ -9,9 +9,12 @@ from functools import cache
 from benchmarks.evidence.model import Benchmark
 
 MODULES = (
+    "benchmarks.cells.accuracy",
+    "benchmarks.cells.cost",
     "benchmarks.crius.alpa_search",
     "benchmarks.crius.decision",
     "benchmarks.crius.simulation",
+    "benchmarks.curves.estimates",
     "benchmarks.twin.__main__",
     "benchmarks.twin.features",
     "benchmarks.twin.recorded",

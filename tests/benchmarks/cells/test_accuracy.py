@@ -30,6 +30,7 @@ def test_an_estimate_is_held_to_the_real_time() -> None:
     assert row.accuracy == pytest.approx(1 - 0.01 / 0.16)
     assert row.plan == "DP2"
     assert not row.within
+    assert row.took_s == (0.16,) * 3
 
 
 def test_a_rank_that_is_late_is_what_a_step_takes() -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from benchmarks.curves.estimates import compare, level_of, replayed
+from benchmarks.curves.estimates import EVIDENCE, compare, level_of, replayed
 from bftd.simulation.drivers.trainers import SimTrainer
 from bftd.simulation.replay import Options
 from bftd.simulation.trace import Trace
@@ -54,6 +54,9 @@ def test_knowing_nothing_costs_samples_and_a_guess_saves_some_of_them() -> None:
     [guessed] = found["guessed"]
     assert guessed["below_known"] < 0.5 * found["unknown_below_known"]
     assert guessed["saved"] == pytest.approx(1 - guessed["below_known"] / found["unknown_below_known"])
+    figures = EVIDENCE["curve_estimates"].figures({"lists": {"throughput": found}})
+    low, high = figures["throughput.0.05.saved"].interval or (1.0, 0.0)
+    assert low <= guessed["saved"] <= high
 
 
 def test_the_level_of_error_is_that_of_the_measured_cases() -> None:
