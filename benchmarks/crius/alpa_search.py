@@ -269,7 +269,10 @@ def noise_table(result: Mapping[str, Any]) -> str:
     names = ("mean_accuracy", "worst_accuracy", "full_grid_mean", "full_grid_worst")
     return markdown.table(
         head,
-        ((f"{row['share']:.0%}", *(markdown.percent(row[name]) for name in names)) for row in result["noise"]),
+        (
+            (markdown.percent(row["share"], 0), *(markdown.percent(row[name]) for name in names))
+            for row in result["noise"]
+        ),
     )
 
 

@@ -27,6 +27,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks import markdown
+from benchmarks.evidence.model import Benchmark, Figure
 from sizing.memory import formula
 from sizing.model import config, huggingface
 
@@ -216,34 +218,94 @@ def mean_and_worst(rows: list[dict[str, Any]], key: str) -> tuple[float, float]:
     return sum(values) / len(values), min(values)
 
 
-def _show(result: dict[str, Any]) -> None:
-    print("Alpa's measured peaks on V100-32GB (GiB)")
-    for row in result["measured"]:
-        print(
-            f"  {row['config'].split(',precision')[0]:60} real {row['real_bytes'] / GIB:6.2f}"
-            f"  ours {row['ours_bytes'] / GIB:6.2f} ({row['ours']:.1%})"
-            f"  MARP {row['marp_bytes'] / GIB:6.2f} ({row['marp']:.1%})"
-        )
-    for key, name in (("ours", "ours"), ("marp", "MARP")):
-        mean, worst = result[f"{key}_mean"], result[f"{key}_worst"]
-        print(f"  {name}: mean {mean:.1%}, worst {worst:.1%} (bounds of ours: {MEAN_BOUND:.0%}, {WORST_BOUND:.0%})")
-    for key, name in (("searched", "search logs"), ("on_cards", "measured runs on other cards")):
-        said = result[key]
-        print(
-            f"Out of memory, {name}: {said['plans']} plans, {said['out_of_memory']} out of memory: recall "
-            f"{said['recall']:.1%}, false {said['false']:.1%} (bounds: {RECALL_BOUND:.0%}, {FALSE_BOUND:.0%})"
-        )
-        for wrong in said["wrong"]:
-            print(f"  wrong: {wrong}")
-    if result["traced"]:
-        print("Against the tracer, for a GPU (GiB)")
-        for row in result["traced"]:
-            print(
-                f"  {row['config']:85} traced {row['traced_bytes'] / GIB:6.2f}  ours {row['ours_bytes'] / GIB:6.2f} "
-                f"({row['ours']:.1%}, at: {row['moment']})"
+def overall(result: Mapping[str, Any]) -> str:
+    """The formula beside MARP and its bounds, in Markdown, of what `--json` prints."""
+    rows = []
+    for name, bound in (("mean", MEAN_BOUND), ("worst", WORST_BOUND)):
+        ours = result[f"ours_{name}"]
+        text = markdown.bounded(markdown.percent(ours), ours >= bound)
+        marp = markdown.percent(result[f"marp_{name}"])
+        rows.append(
+            (
+                f"peaks of {len(result['measured'])} measured runs, {name} accuracy",
+                text,
+                marp,
+                markdown.percent(bound, 0),
             )
+        )
+    for key, what in (("searched", "plans of the search logs"), ("on_cards", "measured runs on other cards")):
+        said = result[key]
+        of = f"{said['plans']} {what}, {said['out_of_memory']} out of memory"
+        found = markdown.bounded(markdown.brief_percent(said["recall"]), said["recall"] >= RECALL_BOUND)
+        false = markdown.bounded(markdown.brief_percent(said["false"]), said["false"] <= FALSE_BOUND)
+        rows += [
+            (f"{of}: found", found, "", markdown.percent(RECALL_BOUND, 0)),
+            ("false alarms", false, "", markdown.percent(FALSE_BOUND, 0)),
+        ]
+    if result["traced"]:
         mean, worst = mean_and_worst(result["traced"], "ours")
-        print(f"  mean {mean:.1%}, worst {worst:.1%}")
+        text = f"{markdown.percent(mean)}, {markdown.percent(worst)}"
+        rows.append((f"against {len(result['traced'])} traces, mean and worst", text, "", ""))
+    return markdown.table(("what", "ours", "MARP as printed", "bound of ours"), rows)
+
+
+def runs(result: Mapping[str, Any]) -> str:
+    """A row a measured run, in Markdown."""
+    return markdown.table(
+        ("run", "real, GiB", "ours", "MARP"),
+        (
+            (
+                row["config"].split(",precision")[0],
+                f"{row['real_bytes'] / GIB:.2f}",
+                f"{row['ours_bytes'] / GIB:.2f} ({markdown.percent(row['ours'])})",
+                f"{row['marp_bytes'] / GIB:.2f} ({markdown.percent(row['marp'])})",
+            )
+            for row in result["measured"]
+        ),
+    )
+
+
+def traces(result: Mapping[str, Any]) -> str:
+    """A row a traced step, in Markdown."""
+    return markdown.table(
+        ("step", "traced, GiB", "ours", "at"),
+        (
+            (
+                row["config"],
+                f"{row['traced_bytes'] / GIB:.2f}",
+                f"{row['ours_bytes'] / GIB:.2f} ({markdown.percent(row['ours'])})",
+                row["moment"],
+            )
+            for row in result["traced"]
+        ),
+    )
+
+
+def wrong(result: Mapping[str, Any]) -> str:
+    """A row a wrong verdict, in Markdown."""
+    named = (("search logs", "searched"), ("other cards", "on_cards"))
+    return markdown.table(
+        ("wrong verdict", "of"), ((text, name) for name, key in named for text in result[key]["wrong"])
+    )
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    shares = {name: result[name] for name in ("ours_mean", "ours_worst", "marp_mean", "marp_worst")}
+    shares |= {f"{key}.false": result[key]["false"] for key in ("searched", "on_cards")}
+    return {
+        name: Figure(markdown.brief_percent(share), share, (share - 1e-6, share + 1e-6))
+        for name, share in shares.items()
+    }
+
+
+EVIDENCE = {
+    "sizing_formula": Benchmark(
+        ("benchmarks.sizing.formula", "--traced"),
+        5.0,
+        {"overall": overall, "runs": runs, "traces": traces, "wrong": wrong},
+        _figures,
+    )
+}
 
 
 def main() -> None:
@@ -262,10 +324,7 @@ def main() -> None:
     }
     for key in ("ours", "marp"):
         result[f"{key}_mean"], result[f"{key}_worst"] = mean_and_worst(rows, key)
-    if options.json:
-        print(json.dumps(result, indent=2))
-    else:
-        _show(result)
+    print(json.dumps(result, indent=2) if options.json else EVIDENCE["sizing_formula"].markdown(result))
 
 
 if __name__ == "__main__":

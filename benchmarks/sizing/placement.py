@@ -19,9 +19,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks import markdown
+from benchmarks.evidence.model import Benchmark, Figure
 from sizing.choice.place import PlacementRequest, place
 from sizing.inventory.gpus import CATALOGUE, GIB
 from sizing.inventory.inventory import GpuNodes, Inventory, PartitionOffer
+from sizing.tracer.runs.rounds import interval
 
 BOUND_S = 0.010
 TYPES = ("t4", "v100-sxm-32gb", "a100-sxm-40gb", "h100-sxm-80gb", "h200-sxm-141gb")
@@ -168,7 +171,56 @@ def timed(nodes: int, rounds: int, seed: int) -> dict[str, Any]:
         "worst_s": max(taken_s),
         "worst_cpu_s": max(worked_s),
         "bound_s": BOUND_S,
+        "taken_s": [round(each, 6) for each in taken_s],
     }
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """Ours beside the algorithm as printed, in Markdown, of what `--json` prints."""
+    seen, clock, printed = result["placements"], result["time"], result["placements"]["printed_on_feasible"]
+    feasible, placed = seen["feasible"], seen["placed"]
+    wrong = sum(seen["wrong"].values())
+    worst_ms = f"{1e3 * clock['worst_s']:.1f} ms ({1e3 * clock['worst_cpu_s']:.1f} ms of it work)"
+    rows = [
+        (
+            f"placed, of {feasible:,} of {seen['instances']:,} random instances that one type of GPU can hold",
+            markdown.bounded(f"{placed:,}", placed == feasible),
+            f"{printed.get('placed', 0):,}",
+            "all",
+        ),
+        (
+            "of them over capacity, of mixed types, with cut groups or otherwise wrong",
+            markdown.bounded(f"{wrong}", not wrong),
+            f"{seen['printed_wrong_placements'].get('any of these', 0)}",
+            "0",
+        ),
+        *((f"not placed: {end}", "0", f"{count:,}", "") for end, count in printed.items() if end != "placed"),
+        (
+            f"a placement on {clock['nodes']:,} nodes: median, 99th percentile",
+            f"{1e3 * clock['median_s']:.1f}, {1e3 * clock['p99_s']:.1f} ms",
+            "",
+            "",
+        ),
+        (
+            f"worst of {clock['rounds']}",
+            markdown.bounded(worst_ms, clock["worst_s"] <= BOUND_S),
+            "",
+            f"{1e3 * BOUND_S:.0f} ms",
+        ),
+    ]
+    return markdown.table(("what", "measured", "HAS as printed", "bound"), rows)
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    placed = result["placements"]["placed"]
+    median_s, low_s, high_s = interval(result["time"]["taken_s"])
+    return {
+        "placed": Figure(f"{placed:,}", placed, (placed, placed)),
+        "median": Figure(f"{1e3 * median_s:.1f} ms", median_s, (low_s, high_s)),
+    }
+
+
+EVIDENCE = {"sizing_placement": Benchmark(("benchmarks.sizing.placement",), 0.1, {"table": table}, _figures)}
 
 
 def main() -> None:
@@ -184,21 +236,7 @@ def main() -> None:
         "placements": compare(asked.instances, asked.seed),
         "time": timed(asked.nodes, asked.rounds, asked.seed),
     }
-    if asked.json:
-        print(json.dumps(result, indent=2))
-        return
-    seen, clock = result["placements"], result["time"]
-    print(
-        f"{seen['instances']} instances: {seen['feasible']} feasible, {seen['placed']} placed, wrong: {seen['wrong']}"
-    )
-    print(f"  {seen['only_with_several_types']} more need GPUs of several types, which is refused")
-    print(f"as printed, on the feasible ones: {seen['printed_on_feasible']}")
-    print(f"  of what it places there, wrong: {seen['printed_wrong_placements']}")
-    print(
-        f"a placement on {clock['nodes']} nodes: median {clock['median_s'] * 1e3:.1f} ms, p99 "
-        f"{clock['p99_s'] * 1e3:.1f} ms, worst {clock['worst_s'] * 1e3:.1f} ms (bound {BOUND_S * 1e3:.0f} ms; "
-        f"{clock['worst_cpu_s'] * 1e3:.1f} ms of it work)"
-    )
+    print(json.dumps(result) if asked.json else EVIDENCE["sizing_placement"].markdown(result))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,14 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks import markdown
+from benchmarks.evidence.model import Benchmark
 from benchmarks.sizing import cases
 from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
 from sizing.base.errors import DoesNotFit
@@ -41,6 +43,11 @@ from sizing.model.child import tracing
 from sizing.step_time import datasheet
 
 INSIDE_WANTED = 0.9
+TABLES = {
+    "megatron": "Megatron-LM (SC 2021, table 1): GPT of 1.7 to 1,008 billion parameters on 32 to 3,072 A100s",
+    "alpa": "Alpa's search logs: GPT of 2.6 and 6.7 billion on 8 and 16 V100s",
+    "summit": "BFTrainer's table 2: torchvision's networks on 6 to 384 V100s with Horovod",
+}
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "sizing" / "alpa-search"
 
 MEGATRON = (
@@ -225,7 +232,8 @@ def dispatch(steps: int = 30) -> list[dict[str, Any]]:
             began_s = time.process_time()
             step()
             took.append(time.process_time() - began_s)
-        rows.append({"model": name, "operators": counting.calls, "per_s": counting.calls / min(took)})
+        each = [round(counting.calls / took_s) for took_s in took]
+        rows.append({"model": name, "operators": counting.calls, "per_s": max(each), "each_per_s": each})
     return rows
 
 
@@ -241,6 +249,58 @@ def measure(data: Path) -> dict[str, Any]:
     return {"cases": rows, "inside": sum(row["inside"] for row in rows) / len(rows), "inside_by_table": shares}
 
 
+def overall(found: Mapping[str, Any]) -> str:
+    """A row a table of published times, in Markdown, of what `--json` prints."""
+    rows = []
+    for name, what in TABLES.items():
+        of = [row["inside"] for row in found["cases"] if row["table"] == name]
+        if of:
+            rows.append((what, len(of), _inside(sum(of) / len(of))))
+    rows.append(("all rows together", len(found["cases"]), _inside(found["inside"])))
+    return markdown.table(("table", "rows", f"inside (bound: {markdown.percent(INSIDE_WANTED, 0)})"), rows)
+
+
+def _inside(share: float) -> str:
+    return markdown.bounded(markdown.percent(share, 0), share >= INSIDE_WANTED)
+
+
+def cases_of(found: Mapping[str, Any]) -> str:
+    """A row a published time, in Markdown."""
+    return markdown.table(
+        ("case", "measured, s", "estimated, s", "range", ""),
+        (
+            (
+                f"{row['table']}: {row['case']}",
+                f"{row['measured_s']:.4g}",
+                f"{row['value_s']:.4g}",
+                f"{row['low_s']:.4g} to {row['high_s']:.4g}",
+                "" if row["inside"] else "outside",
+            )
+            for row in found["cases"]
+        ),
+    )
+
+
+def dispatched(found: Mapping[str, Any]) -> str:
+    """A row a model, in Markdown: how many of its operators are started in a second."""
+    return markdown.table(
+        ("model", "operators", "started a second of processor time"),
+        (
+            (row["model"], row["operators"], f"{row['per_s']:,.0f} ({min(row['each_per_s']):,.0f} in the slowest step)")
+            for row in found.get("dispatch", [])
+        ),
+    )
+
+
+EVIDENCE = {
+    "sizing_step_times": Benchmark(
+        ("benchmarks.sizing.step_times", "--dispatch"),
+        2.0,
+        {"overall": overall, "dispatch": dispatched, "cases": cases_of},
+    )
+}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sizing.step_times", description=__doc__.splitlines()[0])
@@ -251,19 +311,7 @@ def main(words: Sequence[str] | None = None) -> None:
     found = measure(options.data)
     if options.dispatch:
         found["dispatch"] = dispatch()
-    if options.json:
-        print(json.dumps(found, indent=2))
-        return
-    for row in found["cases"]:
-        mark = "" if row["inside"] else "  OUTSIDE"
-        print(
-            f"{row['table']:9} {row['case']:22} measured {row['measured_s']:8.4g} s, told {row['value_s']:8.4g} "
-            f"({row['low_s']:.4g} to {row['high_s']:.4g}){mark}"
-        )
-    for row in found.get("dispatch", []):
-        print(f"{row['model']}: {row['operators']} operators, {row['per_s']:.3g} a second")
-    by_table = ", ".join(f"{table} {share:.0%}" for table, share in found["inside_by_table"].items())
-    print(f"inside: {found['inside']:.0%} (wanted {INSIDE_WANTED:.0%}); {by_table}")
+    print(json.dumps(found, indent=2) if options.json else EVIDENCE["sizing_step_times"].markdown(found))
 
 
 if __name__ == "__main__":

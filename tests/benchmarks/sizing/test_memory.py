@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,10 @@ def test_a_failure_counts_as_nothing_right_and_what_is_refused_or_only_bounded_i
     assert found["traced"] == {"cases": 2, "mean": pytest.approx(0.99 / 2), "worst": 0.0}
     assert found["bounds"] == {"cases": 1, "least": 1.5, "most": 1.5}
     assert found["marp"] == {"cases": 1, "mean": 0.5, "worst": 0.5}
+    shown = memory.overall({"accuracy": found, "rows": [asdict(row) | {"accuracy": row.accuracy} for row in rows]})
+    measured = [line.split("|")[2].strip() for line in shown.splitlines()[2:]]
+    # the mean, the worst, those that are right, the upper bound, the refused one, and MARP
+    assert [text.endswith(", missed") for text in measured] == [True, True, False, False, True, False]
 
 
 @pytest.mark.torch

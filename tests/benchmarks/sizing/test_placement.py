@@ -28,6 +28,8 @@ def test_ours_places_every_feasible_instance_and_the_printed_one_does_not() -> N
     assert sum(seen["printed_on_feasible"].values()) == seen["feasible"]
     assert {"empty list", "endless loop", "placed"} <= seen["printed_on_feasible"].keys()
     assert seen == placement.compare(400, seed=2)
+    rows = placement.table({"placements": seen, "time": placement.timed(5, 3, 1)}).splitlines()[2:]
+    assert sum(int(row.split("|")[3].replace(",", "")) for row in (rows[0], *rows[2:-2])) == seen["feasible"]
 
 
 def test_the_algorithm_as_printed_passes_over_the_best_fit_and_mixes_types() -> None:
