@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import markdown
-from benchmarks.evidence.model import Benchmark
+from benchmarks.evidence.model import Benchmark, Figure
 from benchmarks.sizing.cases import CASES, MODELS, QUICK, Case, case_of
 from sizing.base.errors import SizingError, Untraceable
 from sizing.base.parallel import Parallel
@@ -245,8 +245,18 @@ def cases(result: Mapping[str, Any], below: float = math.inf) -> str:
     )
 
 
+def _figures(result: Any) -> Mapping[str, Figure]:
+    figures = result["accuracy"]
+    shares = {name: figures["traced"][name] for name in ("mean", "worst")}
+    return {name: Figure(markdown.percent(share, 2), share) for name, share in shares.items()} | {
+        "refused": Figure(f"{figures['refused']} of {figures['cases']}", figures["refused"])
+    }
+
+
 EVIDENCE = {
-    "sizing_memory": Benchmark(("benchmarks.sizing.memory", "--jobs", "2"), 10.0, {"overall": overall, "cases": cases}),
+    "sizing_memory": Benchmark(
+        ("benchmarks.sizing.memory", "--jobs", "2"), 10.0, {"overall": overall, "cases": cases}, _figures
+    ),
     "sizing_models": Benchmark(
         ("benchmarks.sizing.memory", "--models", "--jobs", "2"),
         20.0,
@@ -255,6 +265,7 @@ EVIDENCE = {
             "off": partial(cases, below=LEAST_MEAN),
             "cases": cases,
         },
+        _figures,
     ),
 }
 
