@@ -9,13 +9,8 @@ from functools import cache
 from benchmarks.evidence.model import Benchmark
 
 MODULES = (
-    "benchmarks.cells.accuracy",
-    "benchmarks.cells.cost",
     "benchmarks.crius.alpa_search",
     "benchmarks.crius.decision",
-    "benchmarks.crius.simulation",
-    "benchmarks.curves.estimates",
-    "benchmarks.sizing.formula",
     "benchmarks.sizing.memory",
     "benchmarks.sizing.placement",
     "benchmarks.sizing.step_times",
