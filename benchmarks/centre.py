@@ -50,6 +50,7 @@ WAITING = {10_000: 50_000}
 HOURS = 24.0
 QUICK_S = 150.0
 _BEAT_S = 0.005
+_SAMPLES_MOST = 2_000  # ticks of a run that tells each of them
 # Polls after all was lent at once until that is over for the daemon, too; no site lends so many in one step later on.
 _SETTLED_POLLS = 15
 _PLACED_S, _WORKS_S, _PROGRESS_S = 1.0, 8.0, 10.0
@@ -267,6 +268,7 @@ async def centre(nodes: int, waiting: int, trainers: int, lasts_s: float, seed: 
         "leases_most": leases,
         "simulated_s": clock[0] - began_s,
         "ticks": len(ticks_s),
+        "samples_s": [round(each, 3) for each in ticks_s] if len(ticks_s) <= _SAMPLES_MOST else [],
         "tick_median_s": statistics.median(ordered),
         "tick_p99_s": ordered[int(0.99 * (len(ordered) - 1))],
         "tick_most_s": ordered[-1],

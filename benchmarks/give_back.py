@@ -171,6 +171,10 @@ def give_back(repeats: int, log: Callable[[str], None], state_gb: float = 0.0) -
         "idle_to_used_s": {"p50": percentile(to_used, 0.5), "p95": percentile(to_used, 0.95)},
         "idle_to_pilot_s": {"p50": percentile(to_pilot, 0.5), "p95": percentile(to_pilot, 0.95)},
         "spread": {case: spread(values) for case, values in delays.items()} | {"idle_to_used": spread(to_used)},
+        "samples_s": {
+            name: [round(value, 3) for value in values]
+            for name, values in (delays | {"idle_to_pilot": to_pilot, "idle_to_used": to_used}).items()
+        },
     }
 
 
@@ -234,6 +238,10 @@ def resizes(backend: str, repeats: int, log: Callable[[str], None]) -> dict[str,
         "kill_steps_lost": max(row["steps_lost"] for row in found["crash"]),
         "commit_every_steps": COMMIT_EVERY,
         "spread": {kind: spread([row["stall_s"] for row in rows]) for kind, rows in found.items()},
+        "samples": {
+            kind: [{"stall_s": round(row["stall_s"], 3), "steps_lost": row["steps_lost"]} for row in rows]
+            for kind, rows in found.items()
+        },
     }
 
 

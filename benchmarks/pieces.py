@@ -77,6 +77,10 @@ def measure(sizes: Sequence[int] = SIZES, steps: int = STEPS, width: int = WIDTH
                 "plain_s": statistics.quantiles(plain_s, n=4),
                 "pieces_s": statistics.quantiles(pieces_s, n=4),
                 "share": statistics.median(pieces_s) / statistics.median(plain_s) - 1.0,
+                "samples_s": {
+                    way: [round(each, 4) for each in took_s]
+                    for way, took_s in (("plain", plain_s), ("pieces", pieces_s))
+                },
             }
         )
     return rows

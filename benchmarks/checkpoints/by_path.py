@@ -59,7 +59,7 @@ def measure(
 
 def summary(rows: Sequence[dict[str, Any]], parts: Sequence[str]) -> dict[str, Any]:
     """The medians, and of each part how many times as long as plain calls it takes, by pairs."""
-    found: dict[str, Any] = {"bit-equal": all(row["bit-equal"] for row in rows)}
+    found: dict[str, Any] = {"bit-equal": all(row["bit-equal"] for row in rows), "samples": list(rows)}
     for part in parts:
         plain, ours = ([row[f"{part}: {how} s"] for row in rows] for how in ("plain", "distributed"))
         found[f"{part}: plain s"] = statistics.median(plain)

@@ -134,8 +134,9 @@ def measure(nodes: int, ranks: int, size_bytes: int, repeats: int, log: Callable
     for number in range(repeats):
         runs.append(once(nodes, ranks, size_bytes))
         log(f"{number + 1} of {repeats}: one node {runs[-1]['one']:.2f} s, {nodes} nodes {runs[-1]['all']:.2f} s")
-    found = ratios([run["one"] for run in runs], [run["all"] for run in runs])
+    found: dict[str, Any] = ratios([run["one"] for run in runs], [run["all"] for run in runs])
     return found | {
+        "samples": runs,
         "saved and downloaded once s": median(run["saved"] for run in runs),
         "driver's memory MB": max(r["MB"] for r in runs),
     }

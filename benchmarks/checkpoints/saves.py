@@ -289,6 +289,7 @@ def on_summit(recorded: trace.Trace, nodes: int, costs_s: Sequence[float], seeds
                 "over_best": statistics.median(over_best),
                 "over_best_least": min(over_best),
                 "over_best_most": max(over_best),
+                "over_best_by_trainer": [round(each, 4) for each in over_best],
                 "training": min(training),
             }
         )

@@ -57,7 +57,8 @@ def measure(way: str, size_bytes: int) -> dict[str, Any] | None:
         said = subprocess.run(argv, env=environ, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
     rows = json.loads(said.splitlines()[-1])
     middle: dict[str, Any] = {name: sorted(row[name] for row in rows[1:])[(len(rows) - 1) // 2] for name in rows[0]}
-    return {"way": way, "mb": size_bytes // 1_000_000, **middle, "first_s": rows[0]["stall_s"]}
+    samples = [{name: round(value, 4) for name, value in row.items()} for row in rows]
+    return {"way": way, "mb": size_bytes // 1_000_000, **middle, "first_s": rows[0]["stall_s"], "samples": samples}
 
 
 class _Measured:

@@ -242,6 +242,7 @@ def figures(told: Sequence[dict[str, Any]], hashed_bytes_s: float, saves: int) -
         "cpu: serialize s": median(line["serialize_cpu_s"] for line in written),
         "cpu: seal s": median(seal_s),
         "cpu: write s": median(max(0.0, line["send_cpu_s"] - seal) for line, seal in zip(written, seal_s, strict=True)),
+        "samples": [{name: round(line[name], 4) for name in ("stall_s", "copy_s", "cpu_s")} for line in all_saves],
     }
 
 

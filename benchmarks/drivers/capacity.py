@@ -256,11 +256,12 @@ def _spent(before: dict[str, float], after: dict[str, float]) -> dict[str, float
     }
 
 
-def spread(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, float]]:
+def spread(runs: Sequence[dict[str, float]]) -> dict[str, dict[str, Any]]:
     """Of each figure the median, the least and the most."""
     columns = {name: [run[name] for run in runs] for name in runs[0]}
     return {
         name: {"median": statistics.median(column), "least": min(column), "most": max(column)}
+        | ({"samples": column} if len(column) > 1 else {})
         for name, column in columns.items()
     }
 
@@ -308,7 +309,7 @@ def main(words: Sequence[str] | None = None) -> None:
     for part, figures in found.items():
         print(part)
         for name, figure in figures.items():
-            told = ", ".join(f"{key} {value:.3g}" for key, value in figure.items())
+            told = ", ".join(f"{key} {value:.3g}" for key, value in figure.items() if key != "samples")
             print(f"  {name:32} {told}")
 
 

@@ -169,6 +169,7 @@ def _ticks(site: SandboxSite, nodes: int, ticks: int) -> dict[str, Any]:
     whole = [read + taken for read, taken in seen]
     return {
         "ticks": len(seen),
+        "samples": [{"read_s": round(read, 3), "taken_s": round(taken, 3)} for read, taken in seen],
         "tick_s": statistics.median(whole),
         "tick_s_p95": sorted(whole)[math.ceil(0.95 * len(whole)) - 1],
         "tick_s_max": max(whole),

@@ -72,7 +72,7 @@ def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
     return found
 
 
-def _answers(client: ApiClient) -> dict[str, dict[str, float]]:
+def _answers(client: ApiClient) -> dict[str, dict[str, Any]]:
     """How long the daemon takes for an answer that it has not kept, and its bytes."""
     found = {}
     forms: dict[str, Callable[[], Any]] = {"folded": partial(client.status, folded=True), "full": client.status}
@@ -83,13 +83,17 @@ def _answers(client: ApiClient) -> dict[str, dict[str, float]]:
             begun_s = time.perf_counter()
             answer = ask()
             took_ms.append(1e3 * (time.perf_counter() - begun_s))
-        found[form] = {"median_ms": statistics.median(took_ms), "bytes": len(json.dumps(answer))}
+        found[form] = {
+            "median_ms": statistics.median(took_ms),
+            "bytes": len(json.dumps(answer)),
+            "samples_ms": [round(each, 1) for each in took_ms],
+        }
     return found
 
 
 def _in_turns(
     commands: Sequence[Sequence[str]], environ: Mapping[str, str], repeats: int, apart_s: float = 0.0
-) -> list[dict[str, float]]:
+) -> list[dict[str, Any]]:
     """The times of several commands, each run `repeats` times, one after the other."""
     walls_ms: list[list[float]] = [[] for _ in commands]
     cpus_ms: list[list[float]] = [[] for _ in commands]
@@ -107,6 +111,8 @@ def _in_turns(
             "fastest_ms": min(walls),
             "slowest_ms": max(walls),
             "median_cpu_ms": statistics.median(cpus),
+            "samples_ms": [round(each, 1) for each in walls],
+            "samples_cpu_ms": [round(each, 1) for each in cpus],
         }
         for walls, cpus in zip(walls_ms, cpus_ms, strict=True)
     ]

@@ -84,7 +84,11 @@ def _on_a_terminal(address: str, awaited: bytes, seconds: float) -> dict[str, An
     return {
         "first_picture_ms": 1e3 * first_s,
         "processor_share": used_s / (after_s - before_s),
-        "key_ms": {"median": statistics.median(keys_ms), "slowest": max(keys_ms)},
+        "key_ms": {
+            "median": statistics.median(keys_ms),
+            "slowest": max(keys_ms),
+            "samples": [round(each, 1) for each in keys_ms],
+        },
         "exit_code": code,
     }
 
@@ -111,7 +115,7 @@ def _key(terminal: int, key: bytes) -> float:
     return 1e3 * (time.perf_counter() - begun_s)
 
 
-async def _redrawn(status: Status, size: tuple[int, int]) -> dict[str, float]:
+async def _redrawn(status: Status, size: tuple[int, int]) -> dict[str, Any]:
     """Processor time of one refresh in which every trainer has changed, in milliseconds."""
     top = Top(Client("/nowhere/socket"))
     chance = random.Random(7)
@@ -130,7 +134,11 @@ async def _redrawn(status: Status, size: tuple[int, int]) -> dict[str, float]:
             top.on_looked(Looked(Look(now)))
             await pilot.pause(0)
             took_ms.append(1e3 * (time.process_time() - begun_s))
-    return {"median_cpu_ms": statistics.median(took_ms), "slowest_cpu_ms": max(took_ms)}
+    return {
+        "median_cpu_ms": statistics.median(took_ms),
+        "slowest_cpu_ms": max(took_ms),
+        "samples_cpu_ms": [round(each, 1) for each in took_ms],
+    }
 
 
 def main() -> None:

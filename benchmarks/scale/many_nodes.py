@@ -61,6 +61,7 @@ def harvest_many(nodes: int = 64, rounds: int = 3, log: Callable[[str], None] = 
         "rounds": rounds,
         "idle_cluster_submit_to_start_s": baseline[0],
         **{key: _spread([row[key] for row in found]) for key in (*_TIMES, "pilots_per_s")},
+        "samples": found,
         "refused": sum(row["refused"] for row in found),
         "lockouts": sum(row["preempt_to_start_s"] > LOCKOUT_S for row in found),
         "preempted": [row["preempted"] for row in found],

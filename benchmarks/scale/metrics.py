@@ -15,6 +15,7 @@ import shutil
 import socket
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def measure(nodes: int, trainers: int, repeats: int) -> dict[str, Any]:
     return found
 
 
-def _made(nodes: int, trainers: int, accept: str, repeats: int) -> dict[str, float]:
+def _made(nodes: int, trainers: int, accept: str, repeats: int) -> dict[str, Any]:
     """Processor time of making the text, which another load of the machine changes little."""
     folder = Path(tempfile.mkdtemp(prefix="bft-metrics-"))
     site = Site(folder, trainers, nodes)
@@ -72,7 +73,7 @@ def _made(nodes: int, trainers: int, accept: str, repeats: int) -> dict[str, flo
         took_s.append(time.thread_time() - begun_s)
     site.service.ledger.close()
     shutil.rmtree(folder)
-    return spread(took_s)
+    return spread(took_s) | {"samples": _samples_ms(took_s)}
 
 
 def _scraped(path: Path, accept: str, repeats: int) -> dict[str, Any]:
@@ -89,7 +90,11 @@ def _scraped(path: Path, accept: str, repeats: int) -> dict[str, Any]:
         if answer.status != 200:
             raise SystemExit(f"the daemon answered {answer.status}: {text.decode()}")
     series = sum(not line.startswith(b"#") for line in text.splitlines())
-    return {"scrape_ms": spread(took_s), "bytes": len(text), "series": series}
+    return {"scrape_ms": spread(took_s) | {"samples": _samples_ms(took_s)}, "bytes": len(text), "series": series}
+
+
+def _samples_ms(took_s: Sequence[float]) -> list[float]:
+    return [round(1e3 * each, 2) for each in took_s]
 
 
 def main() -> None:

@@ -229,6 +229,8 @@ def _told(rounds: list[Round]) -> dict[str, Any]:
         "light_request_s": _spread(light),
         "cpu_a_tick_s": statistics.median(each.cpu_s for each in rounds),
         "median_tick_by_round_s": [round(statistics.median(each.whole), 4) for each in rounds],
+        "cpu_a_tick_by_round_s": [round(each.cpu_s, 4) for each in rounds],
+        "samples": [[{"read_s": read, "taken_s": taken} for read, taken in each.ticks] for each in rounds],
     }
 
 

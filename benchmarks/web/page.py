@@ -104,8 +104,13 @@ async def _painted(url: str, repeats: int) -> list[float]:
     return found[1:]  # the first one starts the browser's own processes
 
 
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "most": max(values), "count": len(values)}
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    return {
+        "median": statistics.median(values),
+        "most": max(values),
+        "count": len(values),
+        "samples": [round(value, 2) for value in values],
+    }
 
 
 def main() -> None:
