@@ -22,12 +22,14 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from benchmarks.centre_slurm import PILOTS, Controller
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import percent
 from bftd.config.keys import Config, DecideConfig, LimitsConfig, SlurmConfig
 from bftd.core.model.domain import Action, LeaseChanged, State
 from bftd.core.model.events import Event, Registered, Reported, Tick
@@ -49,6 +51,7 @@ TRAINERS = 200
 WAITING = {10_000: 50_000}
 HOURS = 24.0
 QUICK_S = 150.0
+TICK_S, LARGE_TICK_S, HELD_S, LENT_LEAST = 0.5, 1.5, 0.05, 0.9
 _BEAT_S = 0.005
 _SAMPLES_MOST = 2_000  # ticks of a run that tells each of them
 # Polls after all was lent at once until that is over for the daemon, too; no site lends so many in one step later on.
@@ -286,6 +289,43 @@ async def centre(nodes: int, waiting: int, trainers: int, lasts_s: float, seed: 
     }
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A column for each size of the cluster, in Markdown."""
+    told = [_cells(row) for row in rows]
+    lines = ["| " + " | ".join(["what", *(name for name, _ in told)]) + " |", "| --- " * (len(told) + 1) + "|"]
+    for what in told[0][1]:
+        lines.append("| " + " | ".join([what, *(cells[what] for _, cells in told)]) + " |")
+    return "\n".join(lines)
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    tick_s, held_s, lost = row["tick_median_s"], row["loop_held_p99_s"], row["leases_lost_for_no_job"]
+    most_s = TICK_S if row["nodes"] <= min(NODES) else LARGE_TICK_S
+    return f"{row['nodes']:,} nodes, {row['waiting']:,} waiting jobs", {
+        "simulated time, starts, preempted pilots, restarts of slurmctld": (
+            f"{row['simulated_s']:.0f} s, {row['starts']:,}, {row['pilots_preempted']:,}, {row['restarts']}"
+        ),
+        "leases, most": f"{row['leases_most']:,}",
+        "a tick: median, most": _bounded(f"{tick_s:.2f} s, {row['tick_most_s']:.2f} s", f"{most_s} s", tick_s > most_s),
+        "the loop is held: p99, most": _bounded(
+            f"{held_s:.3f} s, {row['loop_held_most_s']:.2f} s", f"{HELD_S} s", held_s > HELD_S
+        ),
+        "between two polls: median, most": f"{row['every_median_s']:.1f} s, {row['every_most_s']:.1f} s",
+        "lent, of idle node-seconds": _bounded(
+            percent(row["lent_share"]), percent(LENT_LEAST, 0), row["lent_share"] < LENT_LEAST
+        ),
+        "leases lost for no job": _bounded(str(lost), "0", lost > 0),
+        "memory": f"{row['rss_bytes'] / 1e6:.0f} MB",
+    }
+
+
+def _bounded(text: str, bound: str, missed: bool) -> str:
+    return f"{text} (bound {bound}{', **missed**' if missed else ''})"
+
+
+EVIDENCE = {"centre": Benchmark(("benchmarks.centre", "--quick"), 5.0, {"table": table})}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.centre", description=__doc__.partition("\n")[0])
@@ -308,13 +348,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(rows, indent=2))
         return
-    for row in rows:
-        print(
-            "\n".join(
-                f"{name:24} {value:.3f}" if isinstance(value, float) else f"{name:24} {value}"
-                for name, value in row.items()
-            )
-        )
+    print(table(rows))
 
 
 if __name__ == "__main__":

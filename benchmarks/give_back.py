@@ -16,12 +16,14 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.evidence.model import Benchmark, Figure
+from benchmarks.markdown import Measured, measured, spread
 from bftd.cli.admin.sandbox_site import SandboxSite
 from examples.regular_jobs import RegularJob, stream
 
@@ -117,7 +119,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)] if ordered else None
 
 
-def spread(values: Sequence[float]) -> dict[str, Any]:
+def _range(values: Sequence[float]) -> dict[str, Any]:
     """Median, range and number of values."""
     if not values:
         return {"median": None, "min": None, "max": None, "n": 0}
@@ -170,7 +172,7 @@ def give_back(repeats: int, log: Callable[[str], None], state_gb: float = 0.0) -
         **{f"{case}_delay_s": statistics.median(values) for case, values in delays.items()},
         "idle_to_used_s": {"p50": percentile(to_used, 0.5), "p95": percentile(to_used, 0.95)},
         "idle_to_pilot_s": {"p50": percentile(to_pilot, 0.5), "p95": percentile(to_pilot, 0.95)},
-        "spread": {case: spread(values) for case, values in delays.items()} | {"idle_to_used": spread(to_used)},
+        "spread": {case: _range(values) for case, values in delays.items()} | {"idle_to_used": _range(to_used)},
         "samples_s": {
             name: [round(value, 3) for value in values]
             for name, values in (delays | {"idle_to_pilot": to_pilot, "idle_to_used": to_used}).items()
@@ -237,7 +239,7 @@ def resizes(backend: str, repeats: int, log: Callable[[str], None]) -> dict[str,
         "graceful_steps_lost": max(graceful),
         "kill_steps_lost": max(row["steps_lost"] for row in found["crash"]),
         "commit_every_steps": COMMIT_EVERY,
-        "spread": {kind: spread([row["stall_s"] for row in rows]) for kind, rows in found.items()},
+        "spread": {kind: _range([row["stall_s"] for row in rows]) for kind, rows in found.items()},
         "samples": {
             kind: [{"stall_s": round(row["stall_s"], 3), "steps_lost": row["steps_lost"]} for row in rows]
             for kind, rows in found.items()
@@ -278,6 +280,66 @@ def _stalls(found: dict[str, list[dict[str, Any]]]) -> str:
     )
 
 
+# -- figures ---
+
+_MORE_S, _IGNORING_S, _PILOT_S, _USED_S, _GROW_S, _SHRINK_S = 1.0, 3.0, 5.0, 15.0, 2.0, 1.0
+_CASES = {
+    "baseline": "start of a regular 4-node job after its submission, cluster idle",
+    "cooperative": "the same, all 8 nodes harvested",
+    "ignoring": "the same, workers ignore SIGTERM",
+    "without_state": "the same, workers without a state",
+    "with_state": "the same, workers with a large state",
+}
+
+
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    samples, backends = result["samples_s"], [name for name in ("horovod", "torchrun") if name in result]
+    idle_s = result["baseline_delay_s"]
+    bounds = {
+        "cooperative": (f"{_MORE_S:.1f} s more", idle_s + _MORE_S),
+        "ignoring": (f"{_IGNORING_S:.0f} s", _IGNORING_S),
+        "with_state": ("not later", result.get("without_state_delay_s")),
+    }
+    rows = []
+    for case, what in _CASES.items():
+        if case in samples:
+            bound, most_s = bounds.get(case, ("", math.inf))
+            rows.append(Measured(what, spread(samples[case], "s"), bound, statistics.median(samples[case]) > most_s))
+    for what, name, most_s in (
+        ("idle node to running pilot", "idle_to_pilot", _PILOT_S),
+        ("idle node to taking part in training", "idle_to_used", _USED_S),
+    ):
+        p95_s = result[f"{name}_s"]["p95"]
+        text = f"{result[f'{name}_s']['p50']:.1f} s, p95 {p95_s:.1f} s"
+        rows.append(Measured(what, text, f"p95 {most_s:.0f} s", p95_s > most_s))
+    for backend in backends:
+        found, bounded = result[backend], backend == "horovod"
+        for what, kind, most_s in (("grow", "up", _GROW_S), ("shrink", "down", _SHRINK_S)):
+            stalls_s = [row["stall_s"] for row in found["samples"][kind]]
+            missed = bounded and statistics.median(stalls_s) > most_s
+            bound = f"{most_s:.0f} s" if bounded else ""
+            rows.append(Measured(f"{backend}: stall at a {what}", spread(stalls_s, "s"), bound, missed))
+        every, killed = found["commit_every_steps"], found["kill_steps_lost"]
+        what = f"{backend}: steps lost at resizes, when a worker is killed (saved every {every}), most"
+        text, missed = f"{found['graceful_steps_lost']}, {killed}", found["graceful_steps_lost"] > 0 or killed > every
+        rows.append(Measured(what, text, f"0, {every}", missed))
+    return measured(rows)
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    samples = {"idle": result["samples_s"]["baseline"], "harvested": result["samples_s"]["cooperative"]}
+    for backend in ("horovod", "torchrun"):
+        samples |= {f"{backend}.grow": [row["stall_s"] for row in result[backend]["samples"]["up"]]}
+    return {
+        name: Figure(f"{statistics.median(values):.2f} s", statistics.median(values), (min(values), max(values)))
+        for name, values in samples.items()
+    }
+
+
+EVIDENCE = {"give_back": Benchmark(("benchmarks.give_back", "--repeats", "3"), 9.0, {"table": table}, _figures)}
+
+
 def main() -> None:
     """Runs all parts and prints a table, or JSON alone with --json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -297,16 +359,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(result, indent=2))
         return
-    for case in [case for case in result["spread"] if case != "idle_to_used"]:
-        print(f"{case + ' start delay':28} {result[case + '_delay_s']:.2f} s")
-    for what in ("idle_to_pilot_s", "idle_to_used_s"):
-        print(f"{what:28} p50 {result[what]['p50']:.1f} s, p95 {result[what]['p95']:.1f} s")
-    for backend in backends:
-        for key, value in result[backend].items():
-            if key != "spread":
-                print(
-                    f"{backend + ' ' + key:28} {value:.2f}" if isinstance(value, float) else f"{backend} {key}: {value}"
-                )
+    print(table(result))
 
 
 if __name__ == "__main__":

@@ -14,13 +14,16 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from benchmarks import markdown
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import Measured
 from bftd.core.model.domain import Lease, NodeUsage, PoolNode, PoolView, State, Trainer
 from bftd.core.sampling import sample
 from bftd.core.scaling.learning import given
@@ -36,6 +39,7 @@ from bftd.protocol.sizes import Sizes
 
 BEGIN_S = 1_700_000_000 // 86_400 * 86_400
 DAY_S = 86_400
+MONTH_BYTES, SAMPLE_MS = 50e6, 3.0
 _T = TypeVar("_T")
 
 
@@ -173,6 +177,44 @@ def spread(took_s: Sequence[float]) -> dict[str, float]:
     }
 
 
+def rows_of(result: Mapping[str, Any]) -> str:
+    """The rows in Markdown."""
+    sample_, note, upkeep = result["sample_ms"], result["sample_and_write_ms"], result["upkeep_ms"]
+    answers = {
+        name: f"{answer['s']:.2f} s, {answer['bytes'] / 1e6:.1f} MB" for name, answer in result["answers"].items()
+    }
+    size = result["bytes"]
+    return markdown.measured(
+        (
+            Measured(
+                f"size of the ledger after {result['days']} days, {result['points']:,} rows of trainers",
+                f"{size / 1e6:.1f} MB",
+                f"{MONTH_BYTES / 1e6:.0f} MB",
+                size > MONTH_BYTES,
+            ),
+            Measured("its growth in an hour", f"{result['bytes_an_hour_of_minutes'] / 1e6:.2f} MB"),
+            Measured(
+                "a sample, processor time: median, most of 60",
+                f"{sample_['p50']:.1f} ms, {sample_['max']:.1f} ms",
+                f"{SAMPLE_MS:.0f} ms",
+                sample_["max"] > SAMPLE_MS,
+            ),
+            Measured("the same and its write", f"{note['p50']:.1f} ms, {note['max']:.1f} ms"),
+            Measured(
+                "upkeep of a minute, processor time: median, p99, most",
+                f"{upkeep['p50']:.1f} ms, {upkeep['p99']:.1f} ms, {upkeep['max']:.1f} ms",
+            ),
+            Measured("the three windows, in a thread", f"{result['windows_s']['again']:.2f} s"),
+            Measured("an answer of a day with all trainers, in a thread", answers["day"]),
+            Measured("of a month with all trainers", answers["month"]),
+            Measured("of a month without them, by the hour", answers["month_without_trainers"]),
+        )
+    )
+
+
+EVIDENCE = {"history": Benchmark(("benchmarks.history",), 6.0, {"table": rows_of})}
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -187,8 +229,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(told, indent=2))
         return
-    for name, value in told.items():
-        print(f"{name}: {value}")
+    print(rows_of(told))
 
 
 if __name__ == "__main__":

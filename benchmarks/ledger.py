@@ -23,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import Measured, measured
 from bftd.config.keys import Config
 from bftd.core.model.decisions import Noted
 from bftd.core.model.domain import (
@@ -50,6 +52,7 @@ BEGIN_S = 1_700_000_000.0
 NODES_EACH = 8
 POOL_EVERY_S = 60.0
 RESIZE_EVERY_S = 120.0
+ROWS_AN_HOUR, START_S, MIGRATION_S = 60, 5.0, 90.0
 # The tables of the version before this one, for --migrate.
 _BEFORE = Path(__file__).parents[1] / "tests" / "bftd" / "ledger" / "assets" / "ledger-3.sql"
 
@@ -191,6 +194,54 @@ def _spread(took_s: Sequence[float]) -> Mapping[str, float]:
     }
 
 
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    return _migration_table(result) if "rows" in result else _months_table(result)
+
+
+def _months_table(result: Mapping[str, Any]) -> str:
+    sizes = result["bytes_by_day"]
+    step, upkeep = result["step_ms"], result["upkeep_ms"]
+    rows_an_hour = result["progress_rows_per_trainer_in_an_hour_of_seconds"]
+    starts_s = (result["start_s"], result["start_after_kill_s"])
+    return measured(
+        (
+            Measured(
+                f"size on day 30, on the last of {len(sizes)}",
+                f"{sizes[29] / 1e6:.1f} MB, {sizes[-1] / 1e6:.1f} MB" if len(sizes) > 29 else "-",
+                "bounded",
+            ),
+            Measured("events", f"{result['events']:,}"),
+            Measured(
+                "rows of progress that a trainer leaves in an hour of seconds",
+                f"{rows_an_hour:.0f}",
+                f"{ROWS_AN_HOUR}",
+                rows_an_hour > ROWS_AN_HOUR + 1,
+            ),
+            Measured(
+                "from opening it to the first answer: after a stop, after a kill",
+                ", ".join(f"{each:.2f} s" for each in starts_s),
+                f"{START_S:.0f} s",
+                max(starts_s) > START_S,
+            ),
+            Measured(f"one step of {result['trainers']} trainers written, median", f"{step['p50']:.1f} ms"),
+            Measured("upkeep of a second: median, p99", f"{upkeep['p50']:.1f} ms, {upkeep['p99']:.1f} ms"),
+        )
+    )
+
+
+def _migration_table(result: Mapping[str, Any]) -> str:
+    what = f"upgrading a ledger of the version before: {result['bytes'] / 1e6:.0f} MB, {result['rows']:,} reports"
+    took_s = result["start_s"]
+    return measured((Measured(what, f"{took_s:.1f} s", f"{MIGRATION_S:.0f} s", took_s > MIGRATION_S),))
+
+
+EVIDENCE = {
+    "ledger": Benchmark(("benchmarks.ledger", "--step", "300"), 3.0, {"table": table}),
+    "ledger_migration": Benchmark(("benchmarks.ledger", "--migrate", "4000000"), 1.0, {"table": table}),
+}
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -212,9 +263,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(told, indent=2))
         return
-    for name, value in told.items():
-        if name != "bytes_by_day":
-            print(f"{name}: {value}")
+    print(table(told))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 _BARS = "▁▂▃▄▅▆▇█"
 NOT_PRINTED = "–"
@@ -50,3 +52,26 @@ def bars(values: Sequence[float], low: float, high: float) -> str:
 def section(title: str, *paragraphs: str) -> str:
     """A section of the page."""
     return "\n\n".join((f"## {title}", *paragraphs))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A row of `measured`: what was measured, how much it is, the bound set beforehand and whether it is beyond it."""
+
+    what: str
+    text: str
+    bound: str = ""
+    missed: bool = False
+
+
+def measured(rows: Iterable[Measured]) -> str:
+    """A table of figures and their bounds; a figure beyond its bound is marked as missed."""
+    lines = [["what", "measured", "bound"], ["---"] * 3]
+    lines += [[row.what, row.text, f"{row.bound}, **missed**" if row.missed else row.bound] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def spread(values: Sequence[float], unit: str, digits: int = 2) -> str:
+    """The median of some values with the least and the most, such as "1.01 s (0.43-1.05)"."""
+    low, middle, high = (f"{value:.{digits}f}" for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} {unit}" + ("" if len(values) == 1 else f" ({low}-{high})")

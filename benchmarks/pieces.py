@@ -14,16 +14,12 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-from elastic.script import ranks
-from elastic.script.data import Batches
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import signed
 
 PIECES, GLOBAL_BATCH, STEPS, WIDTH = 4, 512, 40, 1024
 SIZES = (1, 2, 4)
@@ -31,6 +27,13 @@ _WARM = 5
 
 
 def _work(rank: int, size: int, folder: Path, steps: int, width: int) -> None:
+    import torch
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from elastic.script import ranks
+    from elastic.script.data import Batches
+
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/group", rank=rank, world_size=size)
     ranks.use(ranks.World(lambda: rank, lambda: size, lambda: 0))
@@ -86,6 +89,19 @@ def measure(sizes: Sequence[int] = SIZES, steps: int = STEPS, width: int = WIDTH
     return rows
 
 
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The rows in Markdown: medians of a step."""
+    lines = ["| workers | DDP's own exchange | `pieces=4` | longer by |", "| --- | --- | --- | --- |"]
+    lines += [
+        f"| {row['workers']} | {row['plain_s'][1]:.3f} s | {row['pieces_s'][1]:.3f} s | {signed(row['share'])} |"
+        for row in rows
+    ]
+    return "\n".join(lines)
+
+
+EVIDENCE = {"pieces": Benchmark(("benchmarks.pieces",), 1.0, {"table": table})}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pieces", description=__doc__.partition("\n")[0])
@@ -95,9 +111,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(rows, indent=2))
         return
-    for row in rows:
-        plain_s, pieces_s = row["plain_s"][1], row["pieces_s"][1]
-        print(f"{row['workers']} workers: a step {plain_s:.3f} s, with pieces {pieces_s:.3f} s ({row['share']:+.0%})")
+    print(table(rows))
 
 
 if __name__ == "__main__":

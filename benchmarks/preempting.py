@@ -15,6 +15,8 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import Measured, measured, percent
 from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import Settings, State
 from bftd.core.model.events import Configured, Event, Heard, PoolObserved, Registered, Reported
@@ -32,6 +34,7 @@ RUNS_S = 60.0
 # The part of a second for which a job waits that the main scheduler preempts for: 0.3-0.5 s on a real cluster.
 WAITS_S = 0.5
 WARM_S = 30
+LENT_LEAST = 0.9
 NODE = Node("", "IDLE", frozenset(), ("batch", PARTITION), (), "", {}, 4, 2**30, "")
 JOB = Job("", "ann", ("batch",), "PENDING", "job", (), (), None, 0.0, 3600.0, "Resources", 2, "", "", 1, "")
 
@@ -160,6 +163,22 @@ class Site:
         return (*pilots, *jobs)
 
 
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    return measured(
+        Measured(
+            f"idle node-seconds lent, {row['starts_per_s']:g} preempting starts a second on {row['nodes']:,} nodes",
+            percent(row["lent_share"]),
+            percent(LENT_LEAST, 0),
+            row["lent_share"] < LENT_LEAST,
+        )
+        for row in result["cases"]
+    )
+
+
+EVIDENCE = {"preempting": Benchmark(("benchmarks.preempting",), 1.0, {"table": table})}
+
+
 def main() -> None:
     """Print what was lent."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -175,10 +194,8 @@ def main() -> None:
     for nodes, rate in cases:
         found = Site(nodes, rate).run(args.seconds)
         rows.append({"nodes": nodes, "starts_per_s": rate, "lent_share": found.share})
-        if not args.json:
-            print(f"{nodes} nodes, {rate:g} preempting starts a second: {found.share:.1%} of the idle nodes are lent")
-    if args.json:
-        print(json.dumps({"seconds": args.seconds, "cases": rows}))
+    result = {"seconds": args.seconds, "cases": rows}
+    print(json.dumps(result) if args.json else table(result))
 
 
 if __name__ == "__main__":

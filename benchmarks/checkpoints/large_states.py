@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.checkpoints import by_path, clients, training
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import Measured, measured
 
 PARTS = ("training", "distributed", "clients")
 QUICK = {"gb": 0.1, "saves": 2, "every_s": 3.0, "distributed_gb": 0.03, "mb": 8.0, "nodes": 2, "ranks": 2, "repeats": 1}
@@ -37,13 +39,26 @@ BOUNDS: dict[tuple[str, str], tuple[str, float]] = {
 """What was asked for, by part and figure."""
 
 
-def verdict(part: str, figure: str, value: Any) -> str:
-    """How a figure stands to what was asked for: "" where nothing was."""
+def table(result: Any) -> str:
+    """The rows in Markdown, but for the samples."""
+    return measured(
+        _row(part, name, value)
+        for part, figures in result.items()
+        for name, value in figures.items()
+        if name != "samples"
+    )
+
+
+def _row(part: str, figure: str, value: Any) -> Measured:
+    text = f"{value:.3g}" if isinstance(value, float) else str(value)
     if (part, figure) not in BOUNDS or value is None:
-        return ""
+        return Measured(f"{part}: {figure}", text)
     kind, bound = BOUNDS[part, figure]
     kept = value <= bound if kind == "most" else value >= bound
-    return f"{'at most' if kind == 'most' else 'at least'} {bound:g}{'' if kept else ', missed'}"
+    return Measured(f"{part}: {figure}", text, f"{'at most' if kind == 'most' else 'at least'} {bound:g}", not kept)
+
+
+EVIDENCE = {"large_states": Benchmark(("benchmarks.checkpoints.large_states",), 9.0, {"table": table})}
 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -107,11 +122,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    for part, figures in found.items():
-        print(part)
-        for name, value in figures.items():
-            text = f"{value:.3g}" if isinstance(value, float) else str(value)
-            print(f"  {name:38} {text:>10}  {verdict(part, name, value)}".rstrip())
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -21,13 +21,15 @@ import random
 import selectors
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 from benchmarks.checkpoints import stalls
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import percent, spread
 from benchmarks.paper import replays
 from bftd.simulation import trace
 from elastic.backends import KINDS
@@ -43,6 +45,7 @@ from elastic.link.wire import Message
 from elastic.options.elastic_option import SAVE_SHARE_MOST, ElasticSpec
 
 SHARE_WANTED = 0.97
+COPIES_MOST = 1.3
 OVER_MOST = 0.10
 COSTS_S = (0.1, 0.5, 3.0, 12.0)
 LOSS_EVERY_S = (600.0, 3600.0, 14400.0)
@@ -325,6 +328,87 @@ def measure(
     }
 
 
+Rows = Sequence[Mapping[str, Any]]
+
+
+def stalls_table(rows: Rows) -> str:
+    """A way of saving a line, a size a column: the stall, and how many times as long as a copy it takes."""
+    ways, sizes = dict.fromkeys(row["way"] for row in rows), sorted({row["mb"] for row in rows})
+    by_way = {(row["way"], row["mb"]): row for row in rows}
+    lines = [["way", *(f"{mb} MB" for mb in sizes), "first save: " + ", ".join(f"{mb} MB" for mb in sizes)]]
+    lines.append(["---"] * len(lines[0]))
+    for way in ways:
+        found = [by_way.get((way, mb)) for mb in sizes]
+        firsts = ", ".join("-" if row is None else f"{row['first_s']:.2f} s" for row in found)
+        lines.append([f"`{way}`", *("" if row is None else _stall(row) for row in found), firsts])
+    return _lines(lines)
+
+
+def _stall(row: Mapping[str, Any]) -> str:
+    copies = [one["stall_s"] / one["copy_s"] for one in row["samples"][1:]]
+    missed = ", **missed**" if statistics.median(copies) > COPIES_MOST else ""
+    return f"{row['stall_s']:.3f} s, {spread(copies, 'copies', 1)}{missed}"
+
+
+def losses_table(training: Rows, losses_: Rows) -> str:
+    """A cost of a save a line: the time left to training, and what saves and repeated steps cost."""
+    every = sorted({row["loss_every_s"] for row in losses_})
+    shown = ", ".join(f"{each / 60:.0f} min" for each in every)
+    lines = [
+        [
+            "a save stalls for",
+            f"time left to training (bound {SHARE_WANTED:.0%})",
+            f"saves and repeated steps, of the time: a loss every {shown}",
+            f"more than at Young and Daly's interval (bound {OVER_MOST:.0%})",
+        ],
+        ["---"] * 4,
+    ]
+    for one in training:
+        if one["of"] == "a given cost":
+            rows = [
+                row
+                for each in every
+                for row in losses_
+                if (row["loss_every_s"], row["save_s"]) == (each, one["save_s"])
+            ]
+            left = percent(one["training"]) + (", **missed**" if one["training"] < SHARE_WANTED else "")
+            over = ", ".join(_over(row["over_best"]) for row in rows)
+            lines.append([f"{one['save_s']:g} s", left, ", ".join(percent(row["waste"]) for row in rows), over])
+    return _lines(lines)
+
+
+def summit_table(rows: Rows) -> str:
+    """Nodes a line, a cost of a save a column: more than at Young and Daly's interval, median and range."""
+    costs = sorted({row["save_s"] for row in rows})
+    lines = [["nodes, a loss every", *(f"{each:g} s" for each in costs), "least time left to training"]]
+    lines.append(["---"] * len(lines[0]))
+    for nodes in dict.fromkeys(row["nodes"] for row in rows):
+        mine = sorted((row for row in rows if row["nodes"] == nodes), key=lambda row: float(row["save_s"]))
+        cells = [
+            f"{_over(row['over_best'])} ({100 * row['over_best_least']:.0f} to {100 * row['over_best_most']:.0f})"
+            for row in mine
+        ]
+        name = f"{nodes}, {mine[0]['loss_every_s'] / 60:.1f} min"
+        lines.append([name, *cells, percent(min(row["training"] for row in mine))])
+    return _lines(lines)
+
+
+def _over(share: float) -> str:
+    return percent(share, 0) + (", **missed**" if share > OVER_MOST else "")
+
+
+def _lines(lines: Sequence[Sequence[str]]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+_TABLES: Mapping[str, Callable[[Any], str]] = {
+    "stalls": lambda result: stalls_table(result["stalls"]),
+    "losses": lambda result: losses_table(result["training"], result["losses"]),
+    "summit": lambda result: summit_table(result["summit"]) if "summit" in result else "without Summit's week",
+}
+EVIDENCE = {"saves": Benchmark(("benchmarks.checkpoints.saves",), 6.0, _TABLES)}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints.saves", description=__doc__.splitlines()[0])
@@ -344,17 +428,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    for part in ("stalls", "training", "losses", "summit"):
-        print(part)
-        for row in found.get(part, []):
-            print(
-                "  "
-                + ", ".join(
-                    f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-                    for name, value in row.items()
-                )
-            )
-    print(f"least share of the time: {found['least training']:.1%} (wanted {SHARE_WANTED:.0%})")
+    print("\n\n".join(made(found) for made in _TABLES.values()))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import psutil
 
 from benchmarks.drivers import gloo_questions
 from benchmarks.drivers.lines import Program
+from benchmarks.evidence.model import Benchmark
 
 _REST_S = 10.0
 _LIMIT_S = 180.0
@@ -289,6 +290,24 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def table(result: Any) -> str:
+    """The rows in Markdown: medians, with least and most of what was repeated."""
+    lines = ["| part | what | figure |", "| --- | --- | --- |"]
+    for part, figures in result.items():
+        for name, figure in figures.items():
+            if part == "gloo's questions":
+                text = f"{figure['in s']:.2f} s, {figure['server us each']:.0f} us of the helper for one"
+            else:
+                text = f"{figure['median']:.3g}"
+                text += f" ({figure['least']:.3g}-{figure['most']:.3g})" if "samples" in figure else ""
+            lines.append(f"| {part} | {name} | {text} |")
+            part = ""
+    return "\n".join(lines)
+
+
+EVIDENCE = {"driver_capacity": Benchmark(("benchmarks.drivers.capacity",), 6.0, {"table": table})}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.drivers.capacity", description=__doc__.splitlines()[0])
@@ -306,11 +325,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    for part, figures in found.items():
-        print(part)
-        for name, figure in figures.items():
-            told = ", ".join(f"{key} {value:.3g}" for key, value in figure.items() if key != "samples")
-            print(f"  {name:32} {told}")
+    print(table(found))
 
 
 if __name__ == "__main__":

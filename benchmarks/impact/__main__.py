@@ -8,6 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
+from benchmarks.evidence.model import Benchmark
 from benchmarks.impact.analysis import report
 from benchmarks.impact.comparison import Comparison, Planned, compare, log, planned, summary
 from benchmarks.impact.recipe import MAIN, RECIPES, TUNED
@@ -22,6 +23,11 @@ PAIRS = 2
 SEEDS = (1, 2, 3)
 QUICK_JOBS = 8
 QUICK_WARM_UP_S = 6.0
+EVIDENCE = {
+    "impact": Benchmark(
+        ("benchmarks.impact", "--from", "benchmarks/results/impact"), 0.2, report.TABLES, report.evidence
+    )
+}
 
 
 def main() -> int:

@@ -19,14 +19,17 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from benchmarks import site_lines
+from benchmarks.evidence.model import Benchmark, Figure
 from benchmarks.impact.logs import rpc_counts
+from benchmarks.markdown import Measured, measured
+from benchmarks.scale import many_nodes
 from benchmarks.scale.many_drivers import Drivers, Probe, ProcessWatch, request
 from bftd.cli.admin.sandbox_site import SandboxSite
 from bftd.config.keys import PoolConfig
@@ -43,6 +46,8 @@ RACK = 40
 SMALLEST = 2 * RACK + 1  # the node with the slurmd, one busy rack and one spare
 TRAINERS = 35
 TICKS = 30
+TICK_S = 1.0
+MOST_BYTES = 300e6
 HARVEST = Harvest.of("elastic")
 _BUSY_SHARE = 0.7
 _PLANNED = 1000  # of the pending jobs, Slurm plans so many in a cycle
@@ -265,6 +270,42 @@ def _plan(snapshot: Snapshot, timed: _Stopwatch) -> None:
         step(state, PoolObserved(later.time_s, view))
 
 
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    tick_s, most_s, peak = result["tick_s"], result["tick_s_max"], result["rss_bytes"]
+    served_s = max(each["max_s"] for each in result["api"].values())
+    cpu = f"{result['tick_cpu_s']:.2f} s, {result['tick_children_cpu_s']:.2f} s"
+    held = f"{result['tick_loop_s']:.2f} s, {result['tick_loop_s_max']:.2f} s"
+    bound = f"{TICK_S:.0f} s"
+    return measured(
+        (
+            Measured("a tick, from its first command to its end: median", f"{tick_s:.2f} s", bound, tick_s > TICK_S),
+            Measured(f"the same, longest of {result['ticks']}", f"{most_s:.2f} s", bound, most_s > TICK_S),
+            Measured("processor time a tick: the daemon, the commands that it runs", cpu),
+            Measured("the event loop is held: median, most", held),
+            Measured(
+                "peak memory of the daemon", f"{peak / 1e6:.0f} MB", f"{MOST_BYTES / 1e6:.0f} MB", peak > MOST_BYTES
+            ),
+            Measured("slowest answer of the API", f"{served_s:.2f} s"),
+            Measured("requests to slurmctld a poll", f"{result['rpc_per_poll']:.2f}"),
+        )
+    )
+
+
+def _figures(result: Any) -> Mapping[str, Figure]:
+    whole_s = [row["read_s"] + row["taken_s"] for row in result["samples"]]
+    return {
+        "tick": Figure(f"{result['tick_s']:.2f} s", result["tick_s"], (min(whole_s), max(whole_s))),
+        "nodes": Figure(f"{result['nodes']:,}", result["nodes"]),
+    }
+
+
+EVIDENCE = {
+    "scale_cluster": Benchmark(("benchmarks.scale.cluster",), 4.0, {"table": table}, _figures),
+    "scale_many_nodes": Benchmark(("benchmarks.scale.cluster", "--many", "64"), 4.0, {"table": many_nodes.table}),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print a table, or JSON alone with --json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -282,17 +323,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(text, file=sys.stderr, flush=True)
 
     if options.many:
-        from benchmarks.scale.many_nodes import harvest_many
-
-        result = harvest_many(options.many, log=log)
+        result = many_nodes.harvest_many(options.many, log=log)
     else:
         nodes, jobs, ticks = (200, 100, 8) if options.quick else (options.nodes, options.jobs, options.ticks)
         result = measure(nodes, jobs, ticks, log)
     if options.json:
         print(json.dumps(result, indent=2))
         return
-    for name, value in result.items():
-        print(f"{name:24} {value:.3f}" if isinstance(value, float) else f"{name:24} {value}")
+    print(many_nodes.table(result) if options.many else table(result))
 
 
 if __name__ == "__main__":

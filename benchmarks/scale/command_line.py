@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark
 from benchmarks.scale.hostile import serving
 from bftd.api_client import ApiClient
 
@@ -118,6 +119,40 @@ def _in_turns(
     ]
 
 
+_ASKED = {
+    "import_click": '`python -c "import click"`',
+    "version": "`bft --version`",
+    "status": "`bft status`",
+    "trainers": "`bft trainers`",
+    "explain": "`bft explain JOB`",
+    "explain_node": "`bft explain NODE`",
+}
+
+
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    status_ms, ratio = result["status"]["median_ms"], result["version_ratio"]
+    bounds = {
+        "version": (f"{VERSION_BOUND:g} times the first", ratio > VERSION_BOUND),
+        "status": (f"{STATUS_BOUND_MS:.0f} ms", status_ms > STATUS_BOUND_MS),
+    }
+    lines = ["| what | median (range), ms | of the processor, ms | bound |", "| --- | --- | --- | --- |"]
+    for name, what in _ASKED.items():
+        times = result[name]
+        bound, missed = bounds.get(name, ("", False))
+        span = f"{times['median_ms']:.0f} ({times['fastest_ms']:.0f}-{times['slowest_ms']:.0f})"
+        more = f", {ratio:.2f} times the first" if name == "version" else ""
+        cells = (what, f"{span}{more}", f"{times['median_cpu_ms']:.0f}", f"{bound}, **missed**" if missed else bound)
+        lines.append("| " + " | ".join(cells) + " |")
+    for form, what in (("folded", "the daemon's answer to `bft status`"), ("full", "the whole status")):
+        answer = result["answer"][form]
+        lines.append(f"| {what}, {answer['bytes'] / 1e3:,.0f} kB | {answer['median_ms']:.0f} | | |")
+    return "\n".join(lines)
+
+
+EVIDENCE = {"command_line": Benchmark(("benchmarks.scale.command_line",), 3.0, {"table": table})}
+
+
 def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -130,12 +165,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    for name in ("import_click", "version", "status", "trainers", "explain", "explain_node"):
-        times = found[name]
-        span = f"{times['fastest_ms']:.0f}-{times['slowest_ms']:.0f}"
-        print(f"{name}: median {times['median_ms']:.0f} ms ({span}), of processor {times['median_cpu_ms']:.0f} ms")
-    print(f"bft --version takes {found['version_ratio']:.2f} times import click (bound {VERSION_BOUND:g})")
-    print(f"bft status: bound {STATUS_BOUND_MS:.0f} ms; the daemon's answers: {found['answer']}")
+    print(table(found))
 
 
 if __name__ == "__main__":

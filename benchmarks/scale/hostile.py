@@ -15,13 +15,14 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import Measured, measured, percent
 from benchmarks.scale.daemon import spread
 from benchmarks.scale.users import WAYS
 from bftd.ledger.history.quota import BYTES_A_DAY
@@ -114,6 +115,48 @@ def _written(ledger: Path) -> dict[str, int]:
     return dict(found)
 
 
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    daemon, good = result["daemon"], result["training"]["flooded"]
+    lag, turn, bound = daemon["loop_lag_ms"], daemon["turn_ms"], f"{BOUND_MS:.0f} ms"
+    asked = sum(sum(statuses.values()) for statuses in result["hostile"].values())
+    return measured(
+        (
+            Measured(
+                "longest turn of the loop, in processor time",
+                f"{turn['max_cpu']:.0f} ms",
+                bound,
+                turn["max_cpu"] > BOUND_MS,
+            ),
+            Measured("longest turn of the loop, by the clock", f"{turn['max']:.0f} ms", bound, turn["max"] > BOUND_MS),
+            Measured(
+                "lag of the loop: median, p99",
+                f"{lag['p50']:.1f} ms, {lag['p99']:.0f} ms",
+                bound,
+                lag["p99"] > BOUND_MS,
+            ),
+            Measured("longest lag of the loop", f"{lag['max']:.0f} ms", bound, lag["max"] > BOUND_MS),
+            Measured("a snapshot holds the loop: median", f"{daemon['tick_ms']['p50'] / 1e3:.2f} s"),
+            Measured("answers to hostile requests", f"{asked / result['seconds']:,.0f} a second"),
+            Measured(
+                "requests of the user who trains that are served",
+                percent(good["served"]),
+                "100 %",
+                good["served"] < 1.0,
+            ),
+            Measured("wait of that user: median, p99", f"{good['ms']['p50']:.0f} ms, {good['ms']['p99'] / 1e3:.2f} s"),
+            Measured(
+                "the ledger's history, a day and hostile user, at most",
+                f"{result['ledger_bytes_a_day_most'] / 2**20:.0f} MiB, by its share",
+            ),
+            Measured("peak of the daemon's memory", f"{daemon['peak_bytes'] / 1e6:.0f} MB"),
+        )
+    )
+
+
+EVIDENCE = {"hostile": Benchmark(("benchmarks.scale.hostile",), 2.0, {"table": table})}
+
+
 def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -124,29 +167,11 @@ def main() -> None:
     options = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("run this as root: each user is a uid of its own")
-    begun_s = time.monotonic()
     found = measure(options.seconds, options.trainers, options.leases)
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    daemon, training = found["daemon"], found["training"]
-    lag = daemon["loop_lag_ms"]
-    print(f"loop: p50 {lag['p50']:.1f} ms, p99 {lag['p99']:.1f} ms, most {lag['max']:.1f} ms (bound {BOUND_MS:.0f} ms)")
-    print(
-        f"longest turn of the loop: {daemon['turn_ms']['max']:.1f} ms, of processor {daemon['turn_ms']['max_cpu']:.1f}"
-    )
-    for name, served in training.items():
-        times = served["ms"]
-        print(
-            f"training, {name}: {served['served']:.1%} of {served['asked']} served, p50 {times['p50']:.1f} ms, ", end=""
-        )
-        print(f"p99 {times['p99']:.1f} ms")
-    for way, statuses in found["hostile"].items():
-        day = found["ledger_bytes_a_day_extrapolated"][way] / 1e6
-        print(f"{way}: {dict(statuses)}, ledger {day:.0f} MB a day at this rate")
-    print(
-        f"at most {found['ledger_bytes_a_day_most'] / 1e6:.0f} MB a day of one user; {time.monotonic() - begun_s:.0f} s"
-    )
+    print(table(found))
 
 
 if __name__ == "__main__":

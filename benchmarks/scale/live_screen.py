@@ -30,10 +30,10 @@ from typing import Any
 
 import psutil
 
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import Measured, measured, percent
 from benchmarks.scale.hostile import serving
 from bftd.client import Client, Status
-from bftd.ui.live.app import Looked, Top
-from bftd.ui.live.poller import Look
 
 KEYS = 30
 REDRAWN = 30
@@ -117,6 +117,9 @@ def _key(terminal: int, key: bytes) -> float:
 
 async def _redrawn(status: Status, size: tuple[int, int]) -> dict[str, Any]:
     """Processor time of one refresh in which every trainer has changed, in milliseconds."""
+    from bftd.ui.live.app import Looked, Top
+    from bftd.ui.live.poller import Look
+
     top = Top(Client("/nowhere/socket"))
     chance = random.Random(7)
     took_ms = []
@@ -141,6 +144,28 @@ async def _redrawn(status: Status, size: tuple[int, int]) -> dict[str, Any]:
     }
 
 
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    key = result["key_ms"]
+    return measured(
+        (
+            Measured("first picture", f"{result['first_picture_ms'] / 1e3:.1f} s"),
+            Measured("a key until it shows: median, most", f"{key['median']:.0f} ms, {key['slowest']:.0f} ms"),
+            Measured("left alone on 80 x 24: share of a processor", percent(result["processor_share"])),
+            *(
+                Measured(
+                    f"a refresh in which all trainers change, {size.replace('x', ' x ')}: processor time",
+                    f"{took['median_cpu_ms']:.0f} ms",
+                )
+                for size, took in result["redrawn"].items()
+            ),
+        )
+    )
+
+
+EVIDENCE = {"live_screen": Benchmark(("benchmarks.scale.live_screen",), 1.5, {"table": table})}
+
+
 def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -153,11 +178,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(found, indent=2))
         return
-    key = found["key_ms"]
-    print(f"first picture {found['first_picture_ms']:.0f} ms; {found['processor_share']:.1%} of a processor")
-    print(f"key to picture: median {key['median']:.0f} ms, slowest {key['slowest']:.0f} ms")
-    for size, took in found["redrawn"].items():
-        print(f"{size}: every trainer anew: {took['median_cpu_ms']:.0f} ms of processor time")
+    print(table(found))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.impact import logs, training
+from benchmarks.markdown import Measured, measured, spread
 from bftd.cli.admin.sandbox_site import SandboxSite
 from examples.regular_jobs import RegularJob, stream
 from slurm_plugin.sandbox import processes
 
 TRAINERS = 4
 LOCKOUT_S = 2.0
+_SLOWEST_S = 5.0
 _UP_S = 240.0  # 64 agents and their node processes start on two cores
 _CONF = "MinJobAge=3600\nMaxStepCount=100000\n"
 
@@ -70,6 +72,29 @@ def harvest_many(nodes: int = 64, rounds: int = 3, log: Callable[[str], None] = 
         "errors": errors,
         "left_over": len(left),
     }
+
+
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+
+    def seen(name: str) -> list[float]:
+        return [row[name] for row in result["samples"]]
+
+    took_s, slowest_s = seen("preempt_to_start_s"), result["give_back_s"]["max"]
+    left = [result[name] for name in ("refused", "alarms", "lockouts", "left_over")]
+    idle = f"{result['idle_cluster_submit_to_start_s']:.2f} s"
+    return measured(
+        (
+            Measured(
+                f"all {result['nodes']} nodes idle to all pilots placed", spread(seen("idle_to_placed_s"), "s", 1)
+            ),
+            Measured("one job on all nodes, submission to start", spread(seen("submit_to_start_s"), "s")),
+            Measured("the same without pilots", idle),
+            Measured("preemption to start", spread(took_s, "s"), f"{LOCKOUT_S:.0f} s", max(took_s) > LOCKOUT_S),
+            Measured("slowest give-back", f"{slowest_s:.1f} s", f"{_SLOWEST_S:.0f} s", slowest_s > _SLOWEST_S),
+            Measured("refused, alarms, lock-outs, processes left", ", ".join(map(str, left)), "0", any(left)),
+        )
+    )
 
 
 _TIMES = ("idle_to_first_s", "idle_to_placed_s", "idle_to_ready_s", "submit_to_start_s", "preempt_to_start_s")

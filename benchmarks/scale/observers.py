@@ -23,13 +23,15 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import site_lines
+from benchmarks.evidence.model import Benchmark
+from benchmarks.markdown import signed
 from benchmarks.scale.cluster import SMALLEST, fill, stand_ins
 from benchmarks.scale.many_drivers import Drivers, Probe, ProcessWatch
 from bftd.cli.admin.sandbox_site import SandboxSite
@@ -275,6 +277,53 @@ def _settle(site: SandboxSite, drivers: Drivers, log: Callable[[str], None]) -> 
     log(f"{held} nodes are lent")
 
 
+def table(result: Any) -> str:
+    """The rows in Markdown."""
+    both = [result[name] for name in ("alone", "looked_at")]
+    growth, cpu = result["growth"], result["growth_of_processor_time"]
+    rows = [
+        ("what", "alone", "observed", "bound"),
+        ("---",) * 4,
+        (
+            "a tick, read and taken in: median, p90",
+            *(f"{each['tick_s']['median']:.2f} s, {each['tick_s']['p90']:.2f} s" for each in both),
+            "",
+        ),
+        (
+            "growth of a round's median against the round beside it: median, least, most",
+            "",
+            _growth(growth),
+            f"{BOUND:.0%}{', **missed**' if growth['median'] > BOUND else ''}",
+        ),
+        (
+            "taken in: median, most",
+            *(f"{each['taken_in_s']['median']:.3f} s, {each['taken_in_s']['most']:.3f} s" for each in both),
+            "",
+        ),
+        ("a light request: median", *(f"{1e3 * each['light_request_s']['median']:.1f} ms" for each in both), ""),
+        ("growth of the daemon's processor time a tick: median, least, most", "", _growth(cpu), ""),
+        *(
+            (
+                f"answers to `{name}`: median, size",
+                "",
+                f"{1e3 * row['median_s']:.0f} ms, {row['bytes'] / 1e3:.0f} kB",
+                "",
+            )
+            for name, row in result["answers"].items()
+        ),
+    ]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _growth(found: Mapping[str, float]) -> str:
+    return ", ".join(signed(found[name], 1) for name in ("median", "least", "most"))
+
+
+EVIDENCE = {
+    "observers": Benchmark(("benchmarks.scale.observers", "--rounds", "4", "--ticks", "12"), 9.0, {"table": table})
+}
+
+
 def main() -> None:
     """Measure, and print a table, or JSON alone with --json."""
     if sys.argv[1:2] == ["--look"]:
@@ -299,21 +348,7 @@ def main() -> None:
     if options.json:
         print(json.dumps(result, indent=2))
         return
-    for name in ("alone", "looked_at"):
-        row = result[name]
-        tick, taken, light = row["tick_s"], row["taken_in_s"], row["light_request_s"]
-        print(
-            f"{name:10} tick {tick['median']:.3f} s (p90 {tick['p90']:.3f}), taken in {taken['median']:.3f} s", end=""
-        )
-        waited = f"{1e3 * light['median']:.1f} ms (most {1e3 * light['most']:.0f})"
-        print(f" (most {taken['most']:.3f}), a light request {waited}")
-    for name in ("growth", "growth_of_processor_time"):
-        growth = result[name]
-        told = f"{growth['median']:+.1%} ({growth['least']:+.1%} to {growth['most']:+.1%})"
-        print(f"{name.replace('_', ' ')} of a tick: {told}")
-    print(f"bound of the growth: {BOUND:.0%}")
-    for name, row in result["answers"].items():
-        print(f"{name:30} {row['answered']} of {row['asked']} in {1e3 * row['median_s']:.0f} ms, {row['bytes']} bytes")
+    print(table(result))
 
 
 if __name__ == "__main__":

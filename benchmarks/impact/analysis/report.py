@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from benchmarks.evidence.model import Figure
 from benchmarks.impact.analysis.demands import judged
 from benchmarks.impact.analysis.figures import figures, waited_longer
 from benchmarks.impact.analysis.stats import WANTED_S
@@ -86,16 +87,8 @@ def _scale(log: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """The tables of docs/evidence/impact.md: what has one cause first."""
-    rows = found["recipes"]
-    parts = [
-        _demands_table(found["demands"]),
-        _columns_table(_CAUSAL, rows),
-        _columns_table(_EARMARKS, [row for row in rows if row["earmarks"]["made"]]),
-        _columns_table(_WAITS, rows),
-        _lost_table(rows),
-        _notes_table(rows),
-    ]
+    """All tables: what has one cause first."""
+    parts = [made(found) for made in TABLES.values()]
     if found.get("scale"):
         parts.append(_table(("scale", "value"), [(name, _number(value)) for name, value in found["scale"].items()]))
     return "\n\n".join(part for part in parts if part)
@@ -167,6 +160,33 @@ _WAITS: _Columns = (
 
 def _columns_table(columns: _Columns, rows: Sequence[Mapping[str, Any]]) -> str:
     return _table([name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]) if rows else ""
+
+
+TABLES: Mapping[str, Callable[[Any], str]] = {
+    "demands": lambda found: _demands_table(found["demands"]),
+    "causal": lambda found: _columns_table(_CAUSAL, found["recipes"]),
+    "earmarks": lambda found: _columns_table(_EARMARKS, [row for row in found["recipes"] if row["earmarks"]["made"]]),
+    "waits": lambda found: _columns_table(_WAITS, found["recipes"]),
+    "lost": lambda found: _lost_table(found["recipes"]),
+    "notes": lambda found: _notes_table(found["recipes"]),
+}
+"""The tables of docs/evidence/impact.md, by name."""
+
+
+def evidence(found: Mapping[str, Any]) -> dict[str, Figure]:
+    """The figures of the main recipes that pages show, by the recipe's name: what they state no interval for."""
+    told: dict[str, Figure] = {}
+    there = {recipe.name: row for recipe in MAIN if (row := found[recipe.name]) is not None}
+    for name, row in there.items():
+        for part in ("harvested_share", "harvested_share_queue", "slots_lost_share"):
+            told[f"{name}.{part}"] = Figure(_percent(row[part]), row[part])
+        told[f"{name}.earmarks"] = Figure(_percent(row["earmarks"]["useful_share"]), row["earmarks"]["useful_share"])
+        mean_s = row["preempt_to_start_s"]["mean"]
+        if mean_s is not None:
+            told[f"{name}.preempt_to_start"] = Figure(f"{mean_s:.2f} s", mean_s)
+        told[f"{name}.slots"] = Figure(f"{row['slots_lost']} of {row['harvested_starts']}", row["slots_lost"])
+    lost, starts = (sum(row[part] for row in there.values()) for part in ("slots_lost", "harvested_starts"))
+    return told | {"slots": Figure(f"{lost} of {starts}", lost)}
 
 
 def _lost_table(rows: Iterable[Mapping[str, Any]]) -> str:
