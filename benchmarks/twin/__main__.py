@@ -140,7 +140,8 @@ def show(as_json: bool, shape: dict[str, object], rows: list[dict[str, object]],
         print(f"\n{ran}", file=sys.stderr)
 
 
-def _figures(result: Any) -> Mapping[str, Figure]:
+def evidence(result: Any) -> Mapping[str, Figure]:
+    """The wait and the share of same starts of each condition, by its name."""
     found = {}
     for row in result["conditions"]:
         wait, name = row["wait"], row["name"].replace(", ", "-").replace(" ", "-")
@@ -151,10 +152,10 @@ def _figures(result: Any) -> Mapping[str, Figure]:
 
 
 _WORDS = ("benchmarks.twin", "--streams", "3000", "--courses", "1")
-_TABLES = {"waits": lambda result: table(result["conditions"])}
+TABLES = {"waits": lambda result: table(result["conditions"])}
 EVIDENCE = {
-    "twin": Benchmark(_WORDS, 4.0, _TABLES, _figures),
-    "twin_plain": Benchmark((*_WORDS, "--plain"), 4.0, _TABLES, _figures),
+    "twin": Benchmark(_WORDS, 4.0, TABLES, evidence),
+    "twin_plain": Benchmark((*_WORDS, "--plain"), 4.0, TABLES, evidence),
 }
 
 

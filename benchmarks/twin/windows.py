@@ -1,8 +1,9 @@
 """The cost of harvesting to the jobs of a real log, window by window, on a simulated slurmctld.
 
-    python -m benchmarks.twin.windows LOG [--json] [--nodes N] [--windows N] [--size N] [--courses N]
+    python -m benchmarks.twin.windows [LOG] [--json] [--nodes N] [--windows N] [--size N] [--courses N]
 
-LOG is in the Standard Workload Format, or a file of jobs by `bft trace from-sacct`. Each window is some jobs of the
+LOG is in the Standard Workload Format, or a file of jobs by `bft trace from-sacct`; without it, the first half of 2022
+on Theta. Each window is some jobs of the
 log that come one after another to an empty machine with Slurm's default settings. Courses differ in the phase of
 backfill: without bftd, they show how much the waits of a window vary of themselves. The unit of every interval is the
 window.
@@ -17,9 +18,11 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from os import cpu_count
+from pathlib import Path
 from random import Random
 
-from benchmarks.twin.__main__ import WITHOUT, Condition, compared, show
+from benchmarks.evidence.model import Benchmark
+from benchmarks.twin.__main__ import TABLES, WITHOUT, Condition, compared, evidence, show
 from bftd.pool.backfill.model import Component
 from bftd.simulation.slurm.courses import Course, course
 from bftd.simulation.slurm.harvester import HarvestSettings
@@ -33,6 +36,7 @@ CONDITIONS = (
     Condition("nodes at random, without bftd", control="random"),
     Condition("bftd", HarvestSettings()),
 )
+THETA = Path(__file__).resolve().parents[3] / "shared" / "data" / "logs" / "theta-2022-first-half.swf.gz"
 _SHORTEST_LIMIT_S = 60.0
 _UNLIMITED_S = 86_400.0
 
@@ -68,10 +72,14 @@ def _phase_s(site: SimulatedSite, seed: int) -> float:
     return Random(seed).uniform(0.0, site.scheduler.interval_s)
 
 
+_WORDS = ("benchmarks.twin.windows", "--nodes", "3400", "--size", "125", "--windows", "50", "--courses", "1")
+EVIDENCE = {"twin_windows": Benchmark(_WORDS, 6.0, TABLES, evidence)}
+
+
 def main() -> int:
     """Run, compare and print; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.twin.windows", description=__doc__.split("\n")[0])
-    parser.add_argument("log", metavar="LOG")
+    parser.add_argument("log", nargs="?", default=THETA, metavar="LOG", help=f"[{THETA.name}]")
     parser.add_argument("--json", action="store_true", help="print JSON in place of a table")
     parser.add_argument("--windows", type=int, default=100, help="at most, spread over the log [100]")
     parser.add_argument("--nodes", type=int, help="of the machine [as the log says]")

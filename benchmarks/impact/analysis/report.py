@@ -87,8 +87,16 @@ def _scale(log: Callable[[str], None]) -> dict[str, Any] | None:
 
 
 def markdown(found: Mapping[str, Any]) -> str:
-    """All tables: what has one cause first."""
-    parts = [made(found) for made in TABLES.values()]
+    """The tables of docs/evidence/impact.md: what has one cause first."""
+    rows = found["recipes"]
+    parts = [
+        _demands_table(found["demands"]),
+        _columns_table(_CAUSAL, rows),
+        _columns_table(_EARMARKS, [row for row in rows if row["earmarks"]["made"]]),
+        _columns_table(_WAITS, rows),
+        _lost_table(rows),
+        _notes_table(rows),
+    ]
     if found.get("scale"):
         parts.append(_table(("scale", "value"), [(name, _number(value)) for name, value in found["scale"].items()]))
     return "\n\n".join(part for part in parts if part)
@@ -162,19 +170,8 @@ def _columns_table(columns: _Columns, rows: Sequence[Mapping[str, Any]]) -> str:
     return _table([name for name, _ in columns], [[cell(row) for _, cell in columns] for row in rows]) if rows else ""
 
 
-TABLES: Mapping[str, Callable[[Any], str]] = {
-    "demands": lambda found: _demands_table(found["demands"]),
-    "causal": lambda found: _columns_table(_CAUSAL, found["recipes"]),
-    "earmarks": lambda found: _columns_table(_EARMARKS, [row for row in found["recipes"] if row["earmarks"]["made"]]),
-    "waits": lambda found: _columns_table(_WAITS, found["recipes"]),
-    "lost": lambda found: _lost_table(found["recipes"]),
-    "notes": lambda found: _notes_table(found["recipes"]),
-}
-"""The tables of docs/evidence/impact.md, by name."""
-
-
 def evidence(found: Mapping[str, Any]) -> dict[str, Figure]:
-    """The figures of the main recipes that pages show, by the recipe's name: what they state no interval for."""
+    """The figures of the main recipes, each by the recipe's name, and of all together."""
     told: dict[str, Figure] = {}
     there = {recipe.name: row for recipe in MAIN if (row := found[recipe.name]) is not None}
     for name, row in there.items():
