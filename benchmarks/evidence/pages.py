@@ -1,16 +1,19 @@
 """The figures on pages: what stands between `<!-- evidence NAME.PART -->` and `<!-- end of evidence -->`.
 
-A table stands on lines of its own, with its source below; a figure stands within a sentence.
+A table stands on lines of its own, with its source below; a figure stands within a sentence. `summary.table` is made of
+several results.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
-from benchmarks.evidence import kept
+from benchmarks.evidence import kept, summary
 from benchmarks.evidence.kept import REPOSITORY, EvidenceError
+from benchmarks.evidence.model import Figure
 from benchmarks.evidence.registry import benchmarks
 
 _MARKED = re.compile(r"(<!-- evidence ([\w-]+)\.(\S+) -->)(.*?)(<!-- end of evidence -->)", re.DOTALL)
@@ -33,6 +36,8 @@ def without_figures(text: str) -> str:
 
 
 def _made(name: str, part: str) -> str:
+    if (name, part) == ("summary", "table"):
+        return f"\n{summary.table(_figure, lambda one: shlex.join(['python', '-m', *benchmarks()[one].words]))}\n"
     if (benchmark := benchmarks().get(name)) is None:
         raise EvidenceError(f"no result is called {name}: there are {', '.join(benchmarks())}")
     one = _read(name)
@@ -42,3 +47,10 @@ def _made(name: str, part: str) -> str:
     if part not in figures:
         raise EvidenceError(f"{name} has no {part}: there are {', '.join([*benchmark.tables, *figures])}")
     return figures[part].text
+
+
+def _figure(name: str) -> Figure | None:
+    """Return the figure BENCHMARK.PART; None where no result that is kept has it."""
+    of, _, part = name.partition(".")
+    benchmark = benchmarks().get(of)
+    return None if benchmark is None else benchmark.figures(_read(of).result).get(part)

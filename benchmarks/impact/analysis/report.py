@@ -175,13 +175,13 @@ def evidence(found: Mapping[str, Any]) -> dict[str, Figure]:
     told: dict[str, Figure] = {}
     there = {recipe.name: row for recipe in MAIN if (row := found[recipe.name]) is not None}
     for name, row in there.items():
-        for part in ("harvested_share", "harvested_share_queue", "slots_lost_share"):
-            told[f"{name}.{part}"] = Figure(_percent(row[part]), row[part])
-        told[f"{name}.earmarks"] = Figure(_percent(row["earmarks"]["useful_share"]), row["earmarks"]["useful_share"])
+        told[f"{name}.harvested_share"] = Figure(_percent(row["harvested_share"]), row["harvested_share"])
         mean_s = row["preempt_to_start_s"]["mean"]
         if mean_s is not None:
             told[f"{name}.preempt_to_start"] = Figure(f"{mean_s:.2f} s", mean_s)
-        told[f"{name}.slots"] = Figure(f"{row['slots_lost']} of {row['harvested_starts']}", row["slots_lost"])
+        told[f"{name}.slots"] = Figure(
+            f"{row['slots_lost']} of {row['harvested_starts']}", row["slots_lost_share"] or 0.0
+        )
     lost, starts = (sum(row[part] for row in there.values()) for part in ("slots_lost", "harvested_starts"))
     return told | {"slots": Figure(f"{lost} of {starts}", lost)}
 

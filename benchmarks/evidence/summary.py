@@ -1,0 +1,121 @@
+"""The table of README: what bftd costs and earns, a line a bound, from the figures of several results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from benchmarks.evidence.model import Figure
+
+_PAGE = "docs/evidence/"
+
+
+def _any(values: Sequence[float]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What `figures`, each named BENCHMARK.PART, say; `met` judges their values by the bound that was set."""
+
+    what: str
+    figures: tuple[str, ...]
+    page: str
+    bound: str = ""
+    met: Callable[[Sequence[float]], bool] = _any
+
+
+ROWS = (
+    Row(
+        "start of a regular job after its submission: all nodes harvested, all idle",
+        ("give_back.harvested", "give_back.idle"),
+        "benchmarks.md#giving-nodes-back-and-resizes",
+        "1 s apart",
+        lambda values: values[0] - values[1] <= 1.0,
+    ),
+    Row(
+        "mean wait of jobs in simulated queues, more than without bftd",
+        ("twin.bftd.wait",),
+        "impact.md#waits",
+    ),
+    Row(
+        "slots lost, of jobs that start on harvested nodes: Slurm's defaults",
+        ("impact.default.slots",),
+        "impact.md#results",
+        "0",
+        lambda values: values[0] == 0,
+    ),
+    Row(
+        "the same with long backfill cycles",
+        ("impact.slow.slots",),
+        "impact.md#results",
+        "1 in 100",
+        lambda values: values[0] <= 0.01,
+    ),
+    Row(
+        "start of a job for which Slurm preempts, mean: Slurm's defaults",
+        ("impact.default.preempt_to_start",),
+        "impact.md#results",
+        "0.5 s",
+        lambda values: values[0] <= 0.5,
+    ),
+    Row(
+        "idle node-seconds held by pilots, in which nothing trains here: Slurm's defaults",
+        ("impact.default.harvested_share",),
+        "impact.md#results",
+        "85 %",
+        lambda values: values[0] >= 0.85,
+    ),
+    Row(
+        "the same with long backfill cycles",
+        ("impact.slow.harvested_share",),
+        "impact.md#results",
+        "74 %",
+        lambda values: values[0] >= 0.74,
+    ),
+    Row(
+        "U, simulated: outcome of a replayed week over that of as many dedicated nodes; its faults mended",
+        ("paper.U", "paper.U-exact"),
+        "paper.md",
+        "the paper's 80 %",
+        lambda values: values[0] >= 0.8,
+    ),
+    Row(
+        "a poll of a large cluster, read and decided on",
+        ("scale_cluster.tick",),
+        "benchmarks.md#a-large-cluster",
+        "1 s",
+        lambda values: values[0] <= 1.0,
+    ),
+    Row(
+        "time of a plan, 35 trainers on 800 nodes",
+        ("milp.plan",),
+        "benchmarks.md#the-allocation-problem",
+        "2 ms",
+        lambda values: values[0] <= 2.0,
+    ),
+    Row(
+        "traced memory of real models, of what a CPU took: mean, worst; refused",
+        ("sizing_models.mean", "sizing_models.worst", "sizing_models.refused"),
+        "benchmarks.md#real-models",
+        "99 %, 95 %; refused 5 %",
+        lambda values: values[0] >= 0.99 and values[1] >= 0.95,
+    ),
+)
+
+
+def table(figure: Callable[[str], Figure | None], command: Callable[[str], str]) -> str:
+    """Return the rows in Markdown, without those of which a figure is None: no result that is kept has it.
+
+    `command` gives what a user types for a benchmark by its name.
+    """
+    lines = ["| what | measured | bound | command |", "| --- | --- | --- | --- |"]
+    for row in ROWS:
+        found = [one for name in row.figures if (one := figure(name)) is not None]
+        if len(found) < len(row.figures):
+            continue
+        text = ", ".join(one.text for one in found)
+        missed = "" if row.met([one.value for one in found]) or "missed" in text else ", **missed**"
+        words = command(row.figures[0].partition(".")[0])
+        lines.append(f"| {row.what} | [{text}]({_PAGE}{row.page}) | {row.bound}{missed} | `{words}` |")
+    return "\n".join(lines)
