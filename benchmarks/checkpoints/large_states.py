@@ -50,7 +50,8 @@ def table(result: Any) -> str:
 
 
 def _row(part: str, figure: str, value: Any) -> Measured:
-    text = f"{value:.3g}" if isinstance(value, float) else str(value)
+    words = {True: "yes", False: "no", None: "-"}
+    text = words[value] if value is None or isinstance(value, bool) else f"{value:.3g}"
     if (part, figure) not in BOUNDS or value is None:
         return Measured(f"{part}: {figure}", text)
     kind, bound = BOUNDS[part, figure]

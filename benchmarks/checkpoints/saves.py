@@ -394,7 +394,7 @@ def summit_table(rows: Rows) -> str:
 
 
 def _over(share: float) -> str:
-    return percent(share, 0) + (", **missed**" if share > OVER_MOST else "")
+    return percent(round(share, 2) + 0.0, 0) + (", **missed**" if share > OVER_MOST else "")
 
 
 def _lines(lines: Sequence[Sequence[str]]) -> str:

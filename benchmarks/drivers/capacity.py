@@ -35,6 +35,7 @@ _LIMIT_S = 180.0
 _RESTART_AGENTS = 32
 _WARM_RESTARTS = 20
 _RANKS = (64, 128, 256)
+_GLOO = "gloo's questions"
 
 HOROVOD = """
 import time
@@ -286,23 +287,28 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             print(f"{what}: {json.dumps(runs[-1])}", file=sys.stderr, flush=True)
         found[what] = spread(runs)
     if options.ranks:
-        found["gloo's questions"] = {f"{ranks} ranks": gloo_questions.measure(ranks) for ranks in _RANKS}
+        found[_GLOO] = {f"{ranks} ranks": gloo_questions.measure(ranks) for ranks in _RANKS}
     return found
 
 
 def table(result: Any) -> str:
     """The rows in Markdown: medians, with least and most of what was repeated."""
+    rows = [
+        (part, name, f"{figure['median']:.3g}" + (_range(figure) if "samples" in figure else ""))
+        for part, figures in result.items()
+        if part != _GLOO
+        for name, figure in figures.items()
+    ]
+    for ranks in _RANKS if _GLOO in result else ():
+        found = result[_GLOO][f"{ranks} ranks"]
+        text = f"{found['in s']:.2f} s, {found['server us each']:.0f} us of the helper for one"
+        rows.append((_GLOO, f"{ranks} ranks", text))
     lines = ["| part | what | figure |", "| --- | --- | --- |"]
-    for part, figures in result.items():
-        for name, figure in figures.items():
-            if part == "gloo's questions":
-                text = f"{figure['in s']:.2f} s, {figure['server us each']:.0f} us of the helper for one"
-            else:
-                text = f"{figure['median']:.3g}"
-                text += f" ({figure['least']:.3g}-{figure['most']:.3g})" if "samples" in figure else ""
-            lines.append(f"| {part} | {name} | {text} |")
-            part = ""
-    return "\n".join(lines)
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def _range(figure: dict[str, Any]) -> str:
+    return f" ({figure['least']:.3g}-{figure['most']:.3g})"
 
 
 EVIDENCE = {"driver_capacity": Benchmark(("benchmarks.drivers.capacity",), 6.0, {"table": table})}

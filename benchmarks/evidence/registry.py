@@ -14,9 +14,17 @@ MODULES = (
     "benchmarks.sizing.memory",
     "benchmarks.sizing.placement",
     "benchmarks.sizing.step_times",
+    "benchmarks.give_back",
+    "benchmarks.impact.__main__",
+    "benchmarks.pieces",
+    "benchmarks.preempting",
+    "benchmarks.scale.command_line",
+    "benchmarks.scale.live_screen",
+    "benchmarks.scale.metrics",
     "benchmarks.twin.__main__",
     "benchmarks.twin.features",
     "benchmarks.twin.recorded",
+    "benchmarks.web.page",
 )
 
 

@@ -33,24 +33,13 @@ ROWS = (
         "1 s apart",
         lambda values: values[0] - values[1] <= 1.0,
     ),
-    Row(
-        "mean wait of jobs in simulated queues, more than without bftd",
-        ("twin.bftd.wait",),
-        "impact.md#waits",
-    ),
+    Row("mean wait of jobs in simulated queues, more than without bftd", ("twin.bftd.wait",), "impact.md#waits"),
     Row(
         "slots lost, of jobs that start on harvested nodes: Slurm's defaults",
         ("impact.default.slots",),
         "impact.md#results",
         "0",
         lambda values: values[0] == 0,
-    ),
-    Row(
-        "the same with long backfill cycles",
-        ("impact.slow.slots",),
-        "impact.md#results",
-        "1 in 100",
-        lambda values: values[0] <= 0.01,
     ),
     Row(
         "start of a job for which Slurm preempts, mean: Slurm's defaults",
@@ -67,25 +56,11 @@ ROWS = (
         lambda values: values[0] >= 0.85,
     ),
     Row(
-        "the same with long backfill cycles",
-        ("impact.slow.harvested_share",),
-        "impact.md#results",
-        "74 %",
-        lambda values: values[0] >= 0.74,
-    ),
-    Row(
         "U, simulated: outcome of a replayed week over that of as many dedicated nodes; its faults mended",
         ("paper.U", "paper.U-exact"),
         "paper.md",
         "the paper's 80 %",
         lambda values: values[0] >= 0.8,
-    ),
-    Row(
-        "a poll of a large cluster, read and decided on",
-        ("scale_cluster.tick",),
-        "benchmarks.md#a-large-cluster",
-        "1 s",
-        lambda values: values[0] <= 1.0,
     ),
     Row(
         "time of a plan, 35 trainers on 800 nodes",

@@ -154,10 +154,10 @@ def table(result: Any) -> str:
             Measured("left alone on 80 x 24: share of a processor", percent(result["processor_share"])),
             *(
                 Measured(
-                    f"a refresh in which all trainers change, {size.replace('x', ' x ')}: processor time",
-                    f"{took['median_cpu_ms']:.0f} ms",
+                    f"a refresh in which all trainers change, {width} x {height}: processor time",
+                    f"{result['redrawn'][f'{width}x{height}']['median_cpu_ms']:.0f} ms",
                 )
-                for size, took in result["redrawn"].items()
+                for width, height in SIZES
             ),
         )
     )

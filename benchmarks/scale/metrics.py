@@ -102,7 +102,7 @@ def table(result: Any) -> str:
     """The rows in Markdown."""
     asked = [(result[form], result["made_cpu_ms"][form]) for form in FORMS]
     missed = any(form["scrape_ms"]["p50"] > BOUND_MS for form, _ in asked)
-    turns = [result[f"daemon_{name}"]["turn_ms"]["max_cpu"] for name in ("scraped", "idle")]
+    turns = [f"{result[f'daemon_{name}']['turn_ms']['max_cpu']:.1f} ms" for name in ("scraped", "idle")]
     bound = f"{BOUND_MS:.0f} ms{', **missed**' if missed else ''}"
     rows = [
         (
@@ -112,7 +112,7 @@ def table(result: Any) -> str:
         ),
         ("making the text, processor time: median", *(f"{made['p50']:.1f} ms" for _, made in asked), ""),
         ("size", *(f"{form['bytes'] / 1e3:.0f} kB, {form['series']} series" for form, _ in asked), ""),
-        (f"longest turn of the loop, processor time: {turns[0]:.1f} ms, {turns[1]:.1f} ms without scrapes", "", "", ""),
+        ("longest turn of the loop, processor time: with scrapes, without", ", ".join(turns), "", ""),
     ]
     lines = ["| what | Prometheus | OpenMetrics | bound |", "| --- | --- | --- | --- |"]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])

@@ -13,11 +13,11 @@ from bftd.simulation.report.model import Case, Provenance, Replayed
 from bftd.simulation.report.sections import compared, policy_name, sections
 from bftd.simulation.report.style import CSS
 
-# Medians of `benchmarks.give_back` and figures of `benchmarks.impact` with Slurm's default settings, as the tables of
-# docs/evidence/benchmarks.md and impact.md have them.
-START_IDLE_S, START_HARVESTED_S = 0.36, 1.01
-START_PREEMPTED_S, CHANCE_S = 0.68, 20
-SLOTS_LOST, SLOTS = 1, 180
+# Medians of `benchmarks.give_back` and figures of `benchmarks.impact` with Slurm's default settings, as the results in
+# benchmarks/results have them.
+START_IDLE_S, START_HARVESTED_S = 0.14, 0.61
+START_PREEMPTED_S, CHANCE_S = 2.93, 32
+SLOTS_LOST, SLOTS = 2, 32
 
 # The meaning of the page's words and figures, and its limits.
 _METHOD = (
