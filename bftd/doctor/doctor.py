@@ -50,5 +50,8 @@ def _configuration(path: str | None) -> tuple[Config, Check]:
 
 
 def _is_over_tcp(config_path: str | None) -> bool:
-    found = api_client.find(config_path)
+    try:
+        found = api_client.find(config_path)
+    except BftError:
+        return False  # the check of the daemon tells it
     return not is_path(found.address) and found.proof == "munge"

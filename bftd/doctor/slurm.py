@@ -32,6 +32,8 @@ from slurm_plugin.site.read import module_of
 _BFT_DRIVER = str(Path(sys.executable).parent / "bft-driver")
 # A driver that starts later than this waits for a free CPU of a service node.
 _AT_ONCE_S = 120.0
+_SLURM_CONF = "/etc/slurm/slurm.conf"
+_AUTH = re.compile(r"^\s*Auth(Type|Info)\s*=\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 _RELEASE = re.compile(r"\d+\.\d+")
 # So many service nodes are looked up.
 _NODES_MOST = 4
@@ -84,16 +86,26 @@ class SlurmChecks:
     def munge(self, *, over_tcp: bool) -> Iterator[Check]:
         """Check the munged of Slurm and, if the daemon is asked `over_tcp` with munge, that of bftd."""
         sockets = {self._settings.api.munge_socket: "bftd's requests"} if over_tcp else {}
-        config = self._config or {}
-        if config.get("AuthType") == "auth/munge":
-            sockets.setdefault(options(config.get("AuthInfo", "")).get("socket", ""), "Slurm")
+        auth = self._auth()
+        if auth.get("AuthType") == "auth/munge":
+            sockets.setdefault(options(auth.get("AuthInfo", "")).get("socket", ""), "Slurm")
         for path, user in sockets.items():
             munge.decode(munge.encode(b"", to_uid=os.getuid(), socket=path), socket=path)
             yield Check("munge", "ok", f"munged{f' at {path}' if path else ''} makes and opens credentials for {user}")
-        if not sockets and self._config is None:
+        if not sockets and not auth:
             yield _unheard("munge")
         elif not sockets:
-            yield Check("munge", "ok", f"not used: Slurm has {config.get('AuthType')}")
+            yield Check("munge", "ok", f"not used: Slurm has {auth.get('AuthType')}")
+
+    def _auth(self) -> Mapping[str, str]:
+        """Return how Slurm authenticates: as the controller shows or, where munge may keep it silent, slurm.conf."""
+        if self._config is not None:
+            return self._config
+        try:
+            text = Path(self._settings.slurm.conf or os.environ.get("SLURM_CONF") or _SLURM_CONF).read_text("utf-8")
+        except (OSError, UnicodeError):
+            return {}
+        return {"AuthType": "auth/munge"} | {f"Auth{key.title()}": value for key, value in _AUTH.findall(text)}
 
     def site(self) -> Iterator[Check]:
         """Check the site's settings, and the plug-ins as far as their files can be seen from here."""
@@ -123,6 +135,11 @@ class SlurmChecks:
         name = self._settings.slurm.driver_partition
         if self._config is None:
             yield _unheard("driver partition")
+            return
+        state = self._client.partition(name).state
+        if state != "UP":  # a request that submits nothing is not told
+            text = f"{name} is {state}: scontrol update partitionname={name} state=up"
+            yield Check("driver partition", "failure", text)
             return
         header = Header("1-1", "", self._settings.api.socket, "/bft-doctor.py", sys.executable)
         script = rewrite("#!/usr/bin/env python3\n", _BFT_DRIVER, header)
@@ -222,9 +239,10 @@ def _spank(site: Site) -> Check:
 def _lua(site: Site, findings: Mapping[str, Finding]) -> Check:
     name = "job_submit.lua"
     if name not in findings:
-        level = "warning" if site.wanted.pilot_mode == "salloc" else "ok"
-        advice = ": Slurm refuses pilots while jobs wait, see bft site config" if level == "warning" else ""
-        return Check(name, level, f"not in JobSubmitPlugins{advice}")
+        if site.wanted.pilot_mode == "sbatch":
+            return Check(name, "ok", "not in JobSubmitPlugins")
+        text = "not in JobSubmitPlugins: Slurm refuses pilots while jobs wait, see bft site config"
+        return Check(name, "warning", text)
     if site.lua.state != "present":
         why = "is not on this host" if site.lua.state == "absent" else "is not readable for you"
         return Check(name, "unknown", f"{site.lua.path} {why}: run bft doctor on slurmctld's host, as root")

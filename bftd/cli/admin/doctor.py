@@ -36,7 +36,7 @@ def doctor(config_path: str | None, as_json: bool) -> None:
         checks.append(check)
         if not as_json:
             common.echo(_lines(check))
-    counts = {level: sum(check.level == level for check in checks) for level in LEVELS}
+    counts: dict[str, int] = {level: sum(check.level == level for check in checks) for level in LEVELS}
     if as_json:
         common.echo_json({**counts, "checks": [dataclasses.asdict(check) for check in checks]})
     else:
