@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ _AT_ONCE_S = 120.0
 _SLURM_CONF = "/etc/slurm/slurm.conf"
 _AUTH = re.compile(r"^\s*Auth(Type|Info)\s*=\s*(\S+)", re.IGNORECASE | re.MULTILINE)
 _RELEASE = re.compile(r"\d+\.\d+")
+# With fewer jobs at once a trainer gets few nodes.
+_JOBS_FEW = 16
 # So many service nodes are looked up.
 _NODES_MOST = 4
 _ANY_PORT = 9
@@ -156,28 +159,27 @@ class SlurmChecks:
 
     def job_limits(self) -> Iterator[Check]:
         """Check the limits on jobs of this user's associations: each pilot is a job."""
+        name, user = "association", own_user()
         if self._config is None:
-            yield _unheard("association")
+            yield _unheard(name)
             return
         if not self._config.get("AccountingStorageType", "").endswith("slurmdbd"):
-            yield Check("association", "ok", "not used: Slurm has no slurmdbd")
+            yield Check(name, "ok", "not used: Slurm has no slurmdbd")
             return
         form = "format=account,maxjobs,maxsubmit,grpjobs,grpsubmit"
-        answer = self._client.run("sacctmgr", "-nP", "show", "assoc", f"user={own_user()}", form)
+        answer = self._client.run("sacctmgr", "-nP", "show", "assoc", f"user={user}", form)
         rows = [line.split("|") for line in answer.out.splitlines() if line.strip()]
+        most = {account: min(map(int, filter(str.isdecimal, numbers)), default=inf) for account, *numbers in rows}
+        few = ", ".join(f"{most[account]} in {account}" for account in most if most[account] < _JOBS_FEW)
         if answer.code:
-            yield Check("association", "unknown", f"sacctmgr does not tell: {answer.complaint}")
+            yield Check(name, "unknown", f"sacctmgr does not tell: {answer.complaint}")
         elif not rows:
-            yield Check("association", "warning", f"{own_user()} is in no account: ask your administrators for one")
+            yield Check(name, "warning", f"{user} is in no account: ask your administrators for one")
+        elif few:
+            text = f"few jobs at once ({few}), and each node of a trainer is one: ask your administrators for more"
+            yield Check(name, "warning", text)
         else:
-            limited = [
-                f"account {account}: {min(map(int, filter(str.isdecimal, numbers)))} jobs at once"
-                for account, *numbers in rows
-                if any(map(str.isdecimal, numbers))
-            ]
-            text = "; ".join(limited) or f"no limit on jobs in {', '.join(sorted({row[0] for row in rows}))}"
-            advice = ": each node of a trainer is a job, ask your administrators for more" if limited else ""
-            yield Check("association", "warning" if limited else "ok", text + advice)
+            yield Check(name, "ok", f"{user} is in {', '.join(sorted(most))}")
 
     def drivers_host(self) -> Iterator[Check]:
         """Check that the service nodes, where drivers run, resolve and have a route from here."""
@@ -231,7 +233,7 @@ def _spank(site: Site) -> Check:
         )
     if site.plugstack.state == "unreadable":
         return Check(name, "unknown", f"{site.plugstack.path} is not readable for you")
-    if plugstack.NAME in site.plugstack.text:
+    if plugstack.is_named(site.plugstack):
         return Check(name, "ok", "sbatch --elastic works on this host")
     return Check(name, "ok", "not used on this host: submit with bft sbatch --elastic")
 

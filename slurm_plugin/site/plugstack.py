@@ -59,6 +59,11 @@ def missing(stack: SiteFile, folders: str) -> tuple[str, ...]:
     return tuple(str(found[0]) for found in places if not any(map(os.path.exists, found)))
 
 
+def is_named(stack: SiteFile) -> bool:
+    """Whether plugstack.conf has a line of our plug-in that is not taken out."""
+    return any(Path(name).name == NAME for name in _PLUGIN.findall(stack.text))
+
+
 def fault(stack: SiteFile, folders: str) -> str:
     """Return the reason why our plug-in does not fit this host's Slurm; "" if it fits, is missing, or cannot be read.
 

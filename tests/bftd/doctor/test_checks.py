@@ -20,7 +20,7 @@ from bftd.doctor import host, slurm
 from bftd.doctor.check import Check, limited
 from bftd.doctor.daemon import apart
 from slurm_plugin.errors import NoAnswer
-from slurm_plugin.site import RULES, Site, check
+from slurm_plugin.site import RULES, Site, check, plugstack
 from slurm_plugin.site.model import SiteFile
 from slurm_plugin.site.plugins import lua_module
 from tests.slurm_plugin.site.sites import recorded
@@ -179,6 +179,8 @@ def test_a_plug_in_that_slurm_does_not_load_is_a_failure_and_none_at_all_is_not(
     none = dataclasses.replace(site, plugstack=SiteFile("/etc/slurm/plugstack.conf", "absent"))
     assert slurm._spank(none).level == "ok"
     assert slurm._spank(dataclasses.replace(none, plugstack=SiteFile("/p", "unreadable"))).level == "unknown"
+    out = SiteFile("/p", "present", f"{plugstack.OUT}{site.plugstack.text}")
+    assert slurm._spank(dataclasses.replace(none, plugstack=out)) == slurm._spank(none)
 
 
 def test_commands_of_another_release_than_the_controller_are_told() -> None:
@@ -190,3 +192,26 @@ def test_commands_of_another_release_than_the_controller_are_told() -> None:
 def test_an_address_without_a_name_has_no_route() -> None:
     assert slurm._has_route("127.0.0.1")
     assert not slurm._has_route("no-such-host.invalid")
+
+
+@pytest.mark.parametrize(
+    ("program", "level"),
+    [
+        ("echo 'physics||||'; echo 'art|1000||50|'", "ok"),
+        ("echo 'physics|4|8||'; echo 'art||||'", "warning"),
+        ("true", "warning"),
+        ("echo no >&2; exit 1", "unknown"),
+    ],
+)
+def test_few_jobs_at_once_are_told_since_each_node_is_one(
+    program: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{shell_script(tmp_path / 'sacctmgr', program).parent}:/usr/bin:/bin")
+    checks = slurm.SlurmChecks(Config())
+    checks._config = {"AccountingStorageType": "accounting_storage/slurmdbd"}
+    (found,) = checks.job_limits()
+    assert found.level == level
+    if level == "warning" and "4" in program:
+        assert says(found.text, "bftd.doctor.few_jobs", few="4 in physics")
+    checks._config = {"AccountingStorageType": "(null)"}
+    assert [found.level for found in checks.job_limits()] == ["ok"]
