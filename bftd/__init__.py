@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -22,7 +22,7 @@ from elastic.script.api import load, restarts, run_id, save, step
 from elastic.script.data import Batches as batches
 from elastic.script.resize_hooks import on_resize
 
-# The manual of 0.1 has it by this path, which stays until 0.2.
+# The manual of 0.1 has it by this path, which stays until 1.1.
 script.resizing = sys.modules["elastic.script.resizing"] = resizing  # type: ignore[attr-defined]
 
 __all__ = ["batches", "load", "on_resize", "resizing", "restarts", "run_id", "save", "step"]

@@ -24,7 +24,7 @@ GIVEN_UP: Mapping[str, str] = {
     "bypath": "a distributed checkpoint",
 }
 
-# Old names that users see and that stay understood until 0.2, where they stand.
+# Old names that users see and that stay understood until 1.1, where they stand.
 OLD_NAMES: Mapping[str, tuple[str, ...]] = {
     "CHANGELOG.md": (
         "rooms",

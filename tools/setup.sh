@@ -134,7 +134,7 @@ locked_version() { locked "$1" | sed -n 's/^[^=]*==\([^ ]*\).*/\1/p'; }
 make_venv() {
     local lock project
     lock=$(stamp "$LOCK" tools/setup.sh)
-    project=$(stamp setup.cfg)
+    project=$(stamp setup.cfg bftd/__init__.py)
     if [ "$(cat "$VENV/.bftd-lock" 2>/dev/null)" != "$lock" ]; then
         say "making $VENV with torch and the versions of $LOCK (one to three minutes)"
         # Without what an older lock has installed.

@@ -18,7 +18,7 @@ MOVED = "moved"
 
 _MADE, _OVER = "earmark", "earmark_over"
 _OLD = {"room": _MADE, "room_over": _OVER}
-"""The names of bftd 0.1, read until 0.2."""
+"""The names of bftd 0.1, read until 1.1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,5 +62,5 @@ def folded(shown: Mapping[str, Any], folds: Folds) -> dict[str, Any]:
         "node_groups": listed,
         "trainers": trainers,
         "earmarks": earmarks,
-        "rooms": earmarks,  # until 0.2
+        "rooms": earmarks,  # until 1.1
     }

@@ -1,4 +1,4 @@
-"""Names of bftd 0.1 that stay understood, and are sent beside the new ones, until 0.2."""
+"""Names of bftd 0.1 that stay understood, and are sent beside the new ones, until 1.1."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ class OrphanJob:
     cancelled: bool = False
 
 
-Stray = OrphanJob  # its name until 0.2
+Stray = OrphanJob  # its name until 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,7 @@ class Window(Shown):
 class Status(Shown):
     """The daemon now: nodes in groups, trainers, pauses and limits, the last decisions, and counters.
 
-    `used_node_seconds` is the older name of `held_node_seconds`, and `strays` that of `orphan_jobs` (until 0.2): older
+    `used_node_seconds` is the older name of `held_node_seconds`, and `strays` that of `orphan_jobs` (until 1.1): older
     daemons send no other.
     """
 

@@ -159,7 +159,7 @@ def _section(cls: type, section: str, content: Mapping[str, Any], name: str, log
         if new != key:
             if new in content:
                 raise ConfigError(f"{name}: [{section}] {key} is the old name of {new}: give {new} alone")
-            log(f"{name}: [{section}] {key} is the old name of {new} and understood until bftd 0.2: call it {new}")
+            log(f"{name}: [{section}] {key} is the old name of {new} and understood until bftd 1.1: call it {new}")
         if new not in fields:
             raise ConfigError(f"{name}: unknown key {key} in [{section}]{_nearest(key, fields)}")
         values[new] = checked(fields[new], types[new], value, f"{name}: [{section}] {key}")

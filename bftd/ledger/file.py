@@ -122,7 +122,7 @@ class Ledger:
                 codec.decode(Lease, json.loads(body) | {"observed": False, "missed_polls": 0, "missed_s": None})
                 for (body,) in bodies
             ]
-            names = (*_KEPT, "room_usage")  # the old name of earmark_usage, until 0.2
+            names = (*_KEPT, "room_usage")  # the old name of earmark_usage, until 1.1
             kept = {name: value for name in names if (value := self._meta(name, None)) is not None}
             return State(
                 trainers={trainer.id: trainer for trainer in trainers},

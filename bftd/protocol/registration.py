@@ -73,7 +73,7 @@ class Registration:
     down_cost_s: float | None = None
     warm_up_s: float | None = None
     held: tuple[Held, ...] = field(default=())
-    requirements: Requirements = field(default=Requirements(), metadata={"old_name": "wish"})  # in ledgers, until 0.2
+    requirements: Requirements = field(default=Requirements(), metadata={"old_name": "wish"})  # in ledgers, until 1.1
     estimates: tuple[CurveEstimate, ...] = ()
     log: str = ""
     resizable: bool = False

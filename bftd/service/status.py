@@ -184,7 +184,7 @@ def node_details(state: State, name: str, now_s: float) -> dict[str, Any] | None
         "gres": item.gres,
         "gpus": item.gpus,
         "co_located": item.co_located,
-        "beside": item.co_located,  # until 0.2
+        "beside": item.co_located,  # until 1.1
         "pilot": item.pilot,
         "quarantined_until_s": until_s if until_s is not None and until_s > now_s else None,
         "failures": len(state.failures.get(name, ())),
@@ -283,7 +283,7 @@ def overview(
         "nodes": nodes(state),
         "trainers": [trainer(state, item, leases_of) for item in state.trainers.values()],
         "orphan_jobs": (orphans := orphan_jobs(state)),
-        "strays": orphans,  # until 0.2
+        "strays": orphans,  # until 1.1
         "earmarks": earmarks(state),
         "earmark_usage": earmark_usage(state),
         "earmarks_wary": state.pool.wary,

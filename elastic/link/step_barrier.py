@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from elastic.link.wire import Message
 
 _OLD_OPS = {"gate": "request_save", "open": "confirm_save", "clear": "withdraw_save"}
-"""Names of these messages in a driver of 0.1 that outlives an upgrade, until 0.2."""
+"""Names of these messages in a driver of 0.1 that outlives an upgrade, until 1.1."""
 
 QUESTIONS = frozenset({"where", "request_save", "confirm_save", "withdraw_save", *_OLD_OPS})
 """Messages of the driver."""

@@ -126,7 +126,7 @@ class DriverLink:
             "role": "worker",
             "lease": lease_id,
             "incarnation": incarnation,
-            "host": f"{lease_id}.{incarnation}",  # until 0.2: a driver of 0.1 that outlives an upgrade knows no other
+            "host": f"{lease_id}.{incarnation}",  # until 1.1: a driver of 0.1 that outlives an upgrade knows no other
             "local_rank": int(environ["BFT_LOCAL_RANK"]),
             "pid": os.getpid(),
         }

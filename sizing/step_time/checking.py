@@ -86,7 +86,7 @@ class ComparedStep:
             "in_use_bytes": self.real.in_use_bytes,
             "guarded_bytes": guarded_bytes(self.trace.peak_bytes),
             "within_guard": self.real.within_guard,
-            "in_room": self.real.within_guard,  # the old name, until 0.2
+            "in_room": self.real.within_guard,  # the old name, until 1.1
             "step_s": asdict(self.real.step_s),
             "expected_s": asdict(self.expected_s),
         }

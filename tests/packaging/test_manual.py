@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from bftd import __version__
 from bftd.cli.main import bft
 from bftd.config import configuration
 from tests.support.waiting import STILL_S
@@ -84,6 +85,9 @@ def test_a_shell_accepts_its_completion(made: Path, shell: str) -> None:
 def test_the_rpm_spec_is_one(need: Callable[..., None]) -> None:
     need("rpmspec")
     spec = str(ROOT / "tools/package/bftd.spec")
-    done = subprocess.run(["rpmspec", "-q", spec], capture_output=True, text=True, check=False)
+    done = subprocess.run(["rpmspec", "-q", "--define", f"version_ {__version__}", spec], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert [name.rsplit("-", 2)[0] for name in done.stdout.split()] == ["bftd", "bftd-slurm-plugins"]
+    assert [name.rsplit("-", 2)[:2] for name in done.stdout.split()] == [
+        ["bftd", __version__],
+        ["bftd-slurm-plugins", __version__],
+    ]

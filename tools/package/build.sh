@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 
 SOURCES=(bftd elastic milp sizing slurm_plugin systemd tools docs examples Makefile setup.cfg pyproject.toml README.md CONTRIBUTING.md CHANGELOG.md LICENSE)
 BUILD_DIR=$(realpath -m "${BUILD_DIR:-build}")
-VERSION=$(sed -n 's/^version = //p' setup.cfg)
+VERSION=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' bftd/__init__.py)
 # Everything in a package is as old as the last change of the sources, so that the same sources make the same package.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(find "${SOURCES[@]}" -type f ! -path '*/__pycache__/*' -printf '%T@\n' | sort -n | tail -n 1 | cut -d. -f1)}
 export SOURCE_DATE_EPOCH

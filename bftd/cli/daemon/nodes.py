@@ -37,7 +37,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
         seen = asdict(snapshot)
         seen["nodes"] = [
             {**item, "class": class_of.get(name, ""), "earmarked_for": earmarked.get(name)}
-            | {"kept_for": earmarked.get(name)}  # the old name, until 0.2
+            | {"kept_for": earmarked.get(name)}  # the old name, until 1.1
             for name, item in seen["nodes"].items()
         ]
         common.echo_json(_plain(seen))

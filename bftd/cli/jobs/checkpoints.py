@@ -37,7 +37,7 @@ def ls(as_json: bool) -> None:
     found = sorted(catalogue.entries(root), key=lambda entry: entry.changed_s)
     if as_json:
         listed = [_facts(entry) for entry in found]
-        # Until 0.2, `states` and `by_path` are the old names of `checkpoints` and `distributed_folder`.
+        # Until 1.1, `states` and `by_path` are the old names of `checkpoints` and `distributed_folder`.
         common.echo_json({"folder": str(root), "checkpoints": listed, "states": listed})
     else:
         common.echo(_table(found))

@@ -179,6 +179,6 @@ def _named(turn: Draft, orphan: OrphanJob) -> OrphanJob:
         word = turn.pool.daemons.get(job.id, "")
         turn.say(None, OrphanJobFound(job.user, job.nodes, job.id, "" if word in turn.settings.identities else word))
         whose = {"job_id": job.id, "user": job.user, "account": job.account}
-        # Its name in the ledger until 0.2.
+        # Its name in the ledger until 1.1.
         turn.happened("stray", node=job.nodes[0], data=whose | {"nodes": list(job.nodes), "since_s": job.start_s})
     return replace(orphan, named=True)

@@ -298,7 +298,7 @@ class OrphanJobFound:
     `daemon` is the identity of another daemon in the job's comment, "" if there is none.
     """
 
-    kind = "job_strays"  # in ledgers and answers, until 0.2
+    kind = "job_strays"  # in ledgers and answers, until 1.1
 
     user: str
     nodes: tuple[str, ...]

@@ -19,7 +19,7 @@ NAMELESS = "(private)"
 _JOB = re.compile(r"\b(job|pilot|trainer)s? \d\S*(?:(?<=,) \d\S*)*")
 # Lists of users' jobs as `foreign_pilots` writes them: users without a trainer here are in no list of names.
 _OF_OTHERS = re.compile(r"\(jobs? \d[^()]*\)")
-_BENEFICIARIES = re.compile(r"^(.*?: )?.* (gains? more|had no node|makes? more of them)$")  # the last until 0.2
+_BENEFICIARIES = re.compile(r"^(.*?: )?.* (gains? more|had no node|makes? more of them)$")  # the last until 1.1
 _HOLDER = re.compile(r" \(.*?, ([^ ()]+)\)(?= since )")
 _WORD = re.compile(r"[^\s,;:()]+")
 
@@ -96,7 +96,7 @@ class Privacy:
             # the caller's own as well: all callers without trainers share one answer
             "earmarks": [item | {"job": ""} for item in shown["earmarks"]],
             "orphan_jobs": (orphans := [item for item in shown["orphan_jobs"] if self.sees(item["user"])]),
-            "strays": orphans,  # until 0.2
+            "strays": orphans,  # until 1.1
             "caps": [item for item in shown["caps"] if item["kind"] == "user" and self.sees(item["name"])],
             "alarms": [item for item in shown["alarms"] if item["kind"] == "overdue"],
             "pauses": [self.data(item) for item in shown["pauses"] if self._concerns(item)],

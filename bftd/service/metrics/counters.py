@@ -149,12 +149,12 @@ class Counters(Meters):
         )  # fmt: skip
         self._earmark_old_s = self._histogram(
             "room_start_duration_seconds",
-            "Old name of bftd_earmark_start_duration_seconds, until 0.2.", _START_S,
+            "Old name of bftd_earmark_start_duration_seconds, until 1.1.", _START_S,
         )  # fmt: skip
         self._cancelled = self._counter("cancelled_jobs", "Orders to Slurm to cancel a job.", "whose")
         for change in LEASE_CHANGES:
             self._leases.labels(change)
-        for whose in ("trainer", "stray"):  # stray: an orphan job, until 0.2
+        for whose in ("trainer", "stray"):  # stray: an orphan job, until 1.1
             self._cancelled.labels(whose)
 
     def _make_trainers(self) -> None:

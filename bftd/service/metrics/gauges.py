@@ -93,7 +93,7 @@ def _pool(state: State) -> Iterator[Metric]:
     yield from _renamed(_one, "earmarks", "rooms", "Jobs for which nodes are earmarked.", len(state.pool.earmarks))
     orphan_jobs = sum(orphan.named for orphan in state.orphan_jobs.values())
     yield _one("orphan_jobs", "Jobs of the harvested partitions that no lease stands behind.", orphan_jobs)
-    yield _one("stray_jobs", "Name of bftd_orphan_jobs until 0.2.", orphan_jobs)
+    yield _one("stray_jobs", "Name of bftd_orphan_jobs until 1.1.", orphan_jobs)
 
 
 def class_labels(state: State) -> dict[str, str]:
@@ -258,10 +258,10 @@ def _total(name: str, text: str, value: float) -> Metric:
 def _renamed(
     kind: Callable[[str, str, float], Metric], name: str, old: str, text: str, value: float
 ) -> Iterator[Metric]:
-    """Yield a metric under its name, and until 0.2 under its old one."""
+    """Yield a metric under its name, and until 1.1 under its old one."""
     metric = kind(name, text, value)
     yield metric
-    yield kind(old, f"Old name of {names([metric])[0]}, until 0.2.", value)
+    yield kind(old, f"Old name of {names([metric])[0]}, until 1.1.", value)
 
 
 def names(found: Iterable[Metric]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ ROOT = "state"
 _SHOWN = 3
 _GONE = object()
 
-# A skeleton is pickled with the module of its leaves: until 0.2, that of checkpoints of 0.1.0 is found, too.
+# A skeleton is pickled with the module of its leaves: until 1.1, that of checkpoints of 0.1.0 is found, too.
 sys.modules["elastic.bypath.tree"] = sys.modules[__name__]
 
 

@@ -55,7 +55,7 @@ FAULTS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"nodes": [QUARANTINED]}, "WARNING", wording("bftd.health.quarantine", quarantined=1, value=" is")),
     ({"orphan_jobs": [{}, {}]}, "WARNING", wording("bftd.health.orphan_jobs", orphan_jobs=2, value="s")),
-    ({"strays": [{}, {}]}, "WARNING", wording("bftd.health.orphan_jobs", orphan_jobs=2, value="s")),  # until 0.2
+    ({"strays": [{}, {}]}, "WARNING", wording("bftd.health.orphan_jobs", orphan_jobs=2, value="s")),  # until 1.1
     ({"earmarks_wary": "few get earmarks"}, "WARNING", "few get earmarks"),
     ({"silent": ["17"]}, "WARNING", wording("bftd.health.silent_drivers", silent=17)),
     (

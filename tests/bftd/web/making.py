@@ -150,7 +150,7 @@ def status(nodes: int, told: dict[str, Any]) -> dict[str, Any]:
     last = told["points"][-1]["trainers"]
     return {
         "time_s": NOW_S,
-        "version": "0.1.0",
+        "version": "1.0.0",
         "mode": "live",
         "snapshot_age_s": 0.8,
         "hold": None,

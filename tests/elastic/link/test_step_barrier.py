@@ -41,7 +41,7 @@ def test_a_step_with_a_confirmed_request_is_passed_once_without_a_wait() -> None
     assert barrier.passed(3, 3.0) is None
 
 
-def test_a_driver_of_0_1_is_understood_until_0_2() -> None:
+def test_a_driver_of_0_1_is_understood_until_1_1() -> None:
     barrier, old = StepBarrier(), {"step": 2, "number": 1, "pause": False}
     assert {"gate", "open", "clear"} <= QUESTIONS
     assert barrier.answer({"op": "gate", **old}) == {"op": "gated", "number": 1}

@@ -82,6 +82,6 @@ def test_a_scheduler_of_torch_goes_on_from_the_scaled_rate() -> None:
     assert rates == [4.0, 4.0, 2.0, 2.0]
 
 
-def test_a_script_finds_the_rules_by_their_name_and_until_0_2_by_the_old_path() -> None:
+def test_a_script_finds_the_rules_by_their_name_and_until_1_1_by_the_old_path() -> None:
     assert elastic.resizing is resize_hooks
     assert importlib.import_module("elastic.script.resizing") is resize_hooks

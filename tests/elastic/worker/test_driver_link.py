@@ -113,8 +113,8 @@ def writing(payload: bytes) -> Callable[[BinaryIO], None]:
 
 def test_a_worker_says_who_it_is_before_anything_else(driver: Driver) -> None:
     own = {"lease": "n1.3", "incarnation": 0, "local_rank": 2, "pid": os.getpid()}
-    until_0_2 = {"host": "n1.3.0"}  # what a driver of 0.1, which may outlive an upgrade, knows the worker by
-    assert driver.hello == {"op": "hello", "role": "worker", **own, **until_0_2, "nonce": driver.hello["nonce"]}
+    until_1_1 = {"host": "n1.3.0"}  # what a driver of 0.1, which may outlive an upgrade, knows the worker by
+    assert driver.hello == {"op": "hello", "role": "worker", **own, **until_1_1, "nonce": driver.hello["nonce"]}
 
 
 def test_the_last_step_is_in_memory_that_outlives_a_kill() -> None:

@@ -57,7 +57,7 @@ def test_checkpoints_are_shown_with_what_has_become_of_their_trainers(root: Path
     assert {item["state"] for item in told["checkpoints"]} == {"stopped", "ended", "running", "unreadable"}
 
 
-def test_the_fields_have_their_old_names_beside_the_new_ones_until_0_2(root: Path) -> None:
+def test_the_fields_have_their_old_names_beside_the_new_ones_until_1_1(root: Path) -> None:
     saved(root, "7")
     told = json.loads(checkpoints("ls", "--json").output)
     assert told["states"] == told["checkpoints"]
