@@ -18,8 +18,8 @@ SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
-.PHONY: help venv setup setup-test demo test test-alone test-fast test-latest lock lint types plugins docs evidence deb rpm man \
-	install clean test-slurm test-pyslurm
+.PHONY: help venv setup setup-test setup-release demo test test-alone test-fast test-latest lock lint types plugins docs \
+	evidence deb rpm release release-check man install clean test-slurm test-pyslurm
 
 help:
 	@echo "make demo    set up what is missing, then run the main job on a private Slurm cluster (under 4 minutes)"
@@ -31,6 +31,8 @@ help:
 	@echo "make test-pyslurm  run the client's contract tests on pyslurm and Slurm 26.05, in a chroot (as above)"
 	@echo "make plugins compile the SPANK plug-in for the Slurm installed here, into build/plugins"
 	@echo "make deb     build the Debian packages, into build/deb; make rpm: with rpmbuild, into build/rpm"
+	@echo "make release build wheel, source distribution, packages, SBOM and SHA256SUMS of the last commit, into dist"
+	@echo "make release-check  build all of that twice and compare"
 	@echo "make install install the program and its units, below DESTDIR; with PLUGIN_DIR also the plug-ins (docs/howto/install.md)"
 	@echo "make docs    write the generated reference pages, and build the manual as a site into build/site"
 	@echo "make evidence  run the shortest benchmarks again, an hour at most, and name figures outside their intervals"
@@ -73,6 +75,15 @@ $(BACKENDS): tools/backends_header.py elastic/backends/__init__.py elastic/backe
 
 deb rpm:
 	@tools/package/build.sh $@
+
+release: setup-release
+	@tools/package/release.sh dist
+
+release-check: setup-release
+	@tools/package/release.sh --check
+
+setup-release:
+	@bash tools/setup.sh release
 
 man: venv
 	@PYTHONPATH=. $(BIN)/python tools/package/manual.py build/manual

@@ -4,6 +4,7 @@
 #   tools/setup.sh full    also Slurm, munge and chromium (Debian's packages) and horovod (compiled once, kept in the cache)
 #   tools/setup.sh recipes also slurmdbd and MariaDB, for one of the comparisons of benchmarks/impact
 #   tools/setup.sh test    also these two, and what builds the packages and tries them in a clean system
+#   tools/setup.sh release what builds a release: compilers and Debian's tools, without .venv
 #   tools/setup.sh latest  another environment, build/latest, with the newest releases that setup.cfg admits
 #   tools/setup.sh lock    writes tools/requirements.lock anew, with the newest releases
 # Environment: PYTHON (python3), TORCH_PIP_ARGS (e.g. an index with CPU builds of torch), BFTD_CACHE (~/.cache/bftd).
@@ -170,10 +171,15 @@ write_lock() {
     trap "rm -rf '$tool'" EXIT
     "$PYTHON" -m venv "$tool"
     "$tool/bin/pip" install -qq "uv==$UV"
+    compile() {
+        "$tool/bin/uv" pip compile -q --universal --python-version 3.10 --upgrade --generate-hashes --no-emit-index-url \
+            --custom-compile-command "make lock" "$@"
+    }
     # The extra pyslurm is left out: it must be of the site's Slurm release.
-    "$tool/bin/uv" pip compile -q --universal --python-version 3.10 --upgrade --generate-hashes --no-emit-index-url \
-        --custom-compile-command "make lock" --extra torch --extra horovod --extra gurobi --extra plot --extra test \
-        --extra optuna --extra docs setup.cfg tools/requirements.in -o "$LOCK"
+    compile --extra torch --extra horovod --extra gurobi --extra plot --extra test --extra optuna --extra docs \
+        setup.cfg tools/requirements.in -o "$LOCK"
+    # The tools of `make release`, which nobody else needs.
+    sed -n '/^release =$/,/^[^ ]/s/^    //p' setup.cfg | compile - -o tools/package/release.lock
 }
 
 # One folder for each combination that needs a wheel of its own: horovod's extension is tied to torch's C++ ABI.
@@ -242,11 +248,17 @@ case "${1:-}" in
         install_packages
         install_horovod
         ;;
+    release)
+        check_python
+        check_spank
+        check_packaging
+        install_packages
+        ;;
     latest)
         check_python
         install_packages
         make_latest
         ;;
     lock) write_lock ;;
-    *) die "usage: tools/setup.sh venv|full|recipes|test|latest|lock" ;;
+    *) die "usage: tools/setup.sh venv|full|recipes|test|release|latest|lock" ;;
 esac

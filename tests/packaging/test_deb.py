@@ -55,6 +55,9 @@ def test_the_commands_answer_in_a_system_without_a_daemon(root: CleanRoot) -> No
     assert status.returncode == 1
     assert re.match("bft: " + pattern("http.client.no_daemon", address=fragment("/run/bftd/bftd.sock")), status.stderr)
     assert len(status.stderr.splitlines()) == 1
+    sandbox = root.run("bft", "sandbox", "up", user="nobody", check=False)  # there is no slurmctld
+    assert (sandbox.returncode, len(sandbox.stderr.splitlines())) == (1, 1)
+    assert "slurmctld" in sandbox.stderr
     driver = root.run("bft-driver", user="nobody", check=False)
     assert (driver.returncode, len(driver.stderr.splitlines())) == (2, 1)
 

@@ -42,7 +42,7 @@ build_deb() {
     rm -rf "$folder"
     copy_sources "$source"
     cp -r tools/package/debian "$source/debian"
-    printf 'bftd (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- bftd authors <maintainers@localhost>  %s\n' \
+    printf 'bftd (%s) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n -- bftd maintainers <maintainers@localhost>  %s\n' \
         "$VERSION" "$(LC_ALL=C date -R -d "@$SOURCE_DATE_EPOCH")" >"$source/debian/changelog"
     (cd "$source" && logged "$folder/build.log" dpkg-buildpackage -b -us -uc -d)
     rm -rf "$source"

@@ -56,6 +56,8 @@ install_program() {
         mkdir -p "$DESTDIR/usr/bin"
         ln -sf "../lib/bftd/bin/$program" "$DESTDIR/usr/bin/$program"
     done
+    # pip lists the scripts with the sums that they had here, where they named the staging folder.
+    sed -i '/^\.\.\/\.\.\/\.\.\/bin\//d; /\/direct_url\.json,/d' "$home"/lib/python3*/site-packages/*.dist-info/RECORD
     # What the site adds, gurobipy say, lies outside the folder that an upgrade replaces; ours comes before it.
     echo /usr/local/lib/bftd/site-packages >"$(echo "$home"/lib/python3*/site-packages)/site.pth"
     sed -i '/^command = /d' "$home/pyvenv.cfg"
