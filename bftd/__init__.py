@@ -7,6 +7,10 @@ own stands beside the script.
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import elastic as elastic  # for checkers and editors; at run time by __getattr__
 
 __version__ = "1.0.0"
 

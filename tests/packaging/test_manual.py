@@ -85,7 +85,8 @@ def test_a_shell_accepts_its_completion(made: Path, shell: str) -> None:
 def test_the_rpm_spec_is_one(need: Callable[..., None]) -> None:
     need("rpmspec")
     spec = str(ROOT / "tools/package/bftd.spec")
-    done = subprocess.run(["rpmspec", "-q", "--define", f"version_ {__version__}", spec], capture_output=True, text=True, check=False)
+    command = ["rpmspec", "-q", "--define", f"version_ {__version__}", spec]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [name.rsplit("-", 2)[:2] for name in done.stdout.split()] == [
         ["bftd", __version__],
