@@ -15,7 +15,7 @@ from tools import protocol_page, reference_pages
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md")])
 # The first folders of the paths that a page may name in backquotes.
 _OURS = "bftd|benchmarks|docs|elastic|examples|milp|slurm_plugin|systemd|tests|tools"
 _PATH = re.compile(rf"`((?:{_OURS})/[\w./-]*)`")

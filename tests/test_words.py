@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CODE = ("bftd", "elastic", "milp", "sizing", "slurm_plugin")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "mkdocs.yml", "docs", "tests/messages")
+PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "mkdocs.yml", "docs", "tests/messages")
 SUFFIXES = {".py", ".c", ".h", ".lua", ".md", ".yml", ".toml", ".json"}
 
 # Each word in all its forms, with what is written instead.
