@@ -23,7 +23,7 @@ Problem = str | None
 OTHERS = {
     "Slurm": "sacct sacctmgr salloc sbatch scancel scontrol sdiag sinfo slurmd slurmctld squeue srun",
     "the system": "apt-get apt dnf systemctl systemd-analyze systemd-sysusers systemd-tmpfiles sysctl journalctl"
-    " findmnt install openssl ssh sudo runuser setsid flock rm mkdir cp chmod chown crontab",
+    " findmnt install ln openssl ssh sudo runuser setsid flock rm mkdir cp chmod chown crontab",
     "the shell": "export eval cd kill . source for do done if then fi [ while continue read echo printf true cat grep"
     " sed head tail sort date wait sleep less column watch",
     "tools that a page shows for their own sake": "pip torchrun horovodrun pytest nvidia-smi unzip curl jq socat "
