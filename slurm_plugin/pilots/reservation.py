@@ -11,6 +11,8 @@ from __future__ import annotations
 NAME = "bft-pilots"
 # The last release on which the number was seen to decide.
 _NUMBER_DECIDES = (22, 5)
+# Values of AccountingStorageEnforce with which a job needs an association, and so does a user named in a reservation.
+_ENFORCING = frozenset({"associations", "limits", "qos", "safe", "wckeys", "all"})
 
 
 def needed(release: tuple[int, int]) -> bool:
@@ -18,12 +20,14 @@ def needed(release: tuple[int, int]) -> bool:
     return release > _NUMBER_DECIDES
 
 
-def create_command(node: str) -> tuple[str, ...]:
+def create_command(node: str, enforce: str = "") -> tuple[str, ...]:
     """Return the command that makes it of one service node; for root or a Slurm operator, once.
 
-    Slurm lets every user use it (all but a user who submits nothing): bftd.lua restricts it.
+    Slurm lets every user use it, by AccountingStorageEnforce (`enforce`) all accounts below root, or all users but one
+    who submits nothing: bftd.lua restricts it.
     """
+    users = "users=-daemon" if _ENFORCING.isdisjoint(enforce.lower().split(",")) else "accounts=root"
     return (
         *("scontrol", "create", "reservation", f"reservationname={NAME}", "starttime=now+3650days", "duration=1"),
-        *(f"nodes={node}", "users=-daemon", "flags=flex,ignore_jobs,overlap"),
+        *(f"nodes={node}", users, "flags=flex,ignore_jobs,overlap"),
     )

@@ -23,6 +23,7 @@ from slurm_plugin.errors import SandboxError, SlurmError, SlurmMissing
 from slurm_plugin.pilots import reservation
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.env import scrubbed
+from slurm_plugin.read.settings import parse_config
 from slurm_plugin.sandbox import config, munged, processes
 from slurm_plugin.sandbox.ports import reserved_ports
 
@@ -239,7 +240,10 @@ class Sandbox:
         return reservation.NAME if needed else ""
 
     def _reserve(self) -> None:
-        answer = self.client().run(*reservation.create_command(self.service_node))
+        client = self.client()
+        config = parse_config(client.run("scontrol", "show", "config").out)
+        command = reservation.create_command(self.service_node, config.get("AccountingStorageEnforce", ""))
+        answer = client.run(*command)
         if answer.code != 0:
             raise SandboxError(f"the pilots' reservation cannot be made: {answer.complaint}")
 

@@ -73,7 +73,7 @@ def _needs_reservation(site: Site) -> bool:
 
 def _reservation_command(site: Site) -> str:
     nodes = sorted(site.nodes_of(site.wanted.driver_partition)) or ["SERVICE_NODE"]
-    return " ".join(reservation.create_command(nodes[0]))
+    return " ".join(reservation.create_command(nodes[0], site.config.get("AccountingStorageEnforce", "")))
 
 
 def lua_lines(site: Site, path: str) -> str:

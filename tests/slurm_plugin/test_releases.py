@@ -49,6 +49,21 @@ def test_only_newer_releases_get_the_reservation_and_are_kept_off_the_machines_c
     assert cgroup_conf((24, 11)) == "CgroupPlugin=disabled\n"
 
 
+@pytest.mark.parametrize(
+    ("enforce", "users"),
+    [
+        ("", "users=-daemon"),
+        ("none", "users=-daemon"),
+        ("nosteps", "users=-daemon"),
+        ("limits,qos", "accounts=root"),
+        ("Associations", "accounts=root"),
+    ],
+)
+def test_the_reservation_names_a_user_only_where_one_needs_no_account(enforce: str, users: str) -> None:
+    words = reservation.create_command("svc1", enforce)
+    assert [word for word in words if word.startswith(("users=", "accounts="))] == [users]
+
+
 def test_the_chroot_needs_a_suite_and_a_command() -> None:
     done = subprocess.run([SCRIPT, "trixie"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
