@@ -193,7 +193,8 @@ def test_an_elastic_submission_makes_the_same_job_by_either_way(
     # `bft sbatch` hides the script's own option from an sbatch that does not know it.
     assert outcome.source.replace("##SBATCH", "#SBATCH").rstrip("\n") == source.rstrip("\n")
     header = outcome.header
-    assert ElasticSpec.parse(header.elastic) == ElasticSpec.parse(spec)
+    # 26.05 keeps an escaped blank at the end of a line
+    assert ElasticSpec.parse(header.elastic.rstrip()) == ElasticSpec.parse(spec)
     assert header.script == str(user.home / name)
     # slurmctld may not see the user's files: with the plug-ins, the driver looks for the Python.
     assert Path(header.interpreter).name in ("", "python3")
