@@ -1,5 +1,6 @@
-"""Slurm's own account of its backfill cycles, from slurmctld's log with DebugFlags=Backfill, SlurmctldDebug=verbose.
+"""Slurm's own account of its backfill cycles, from slurmctld's log.
 
+It needs DebugFlags=Backfill,HetJob and SlurmctldDebug=verbose: 26.05 tells only with HetJob which jobs backfill starts.
 A cycle goes through the waiting jobs in their order. For each it works out when and where the job can start; what can
 start now is started, or pilots are preempted for it and it is looked at again in the next cycle. A start that failed is
 that of a job that was to start now, and of which no start is told. 22.05 tells all of this at level info, too.
@@ -23,7 +24,7 @@ _TESTED = re.compile(rf"_dump_job_test: (?:BACKFILL: )?Test {_JOB} at ")
 _PLANNED = re.compile(
     rf"_dump_job_sched: (?:BACKFILL: )?{_JOB} to start at (?P<start>\S+), end at (?P<end>\S+) on nodes (?P<nodes>\S+)"
 )
-_STARTED = re.compile(rf"_start_job: (?:BACKFILL: )?Started {_JOB} in \S+ on (?P<nodes>\S+)")
+_STARTED = re.compile(rf"_start_job: (?:BACKFILL: |HETJOB: )?Started {_JOB} in \S+ on (?P<nodes>\S+)")
 _PREEMPTED = re.compile(
     r"preempted JobId=(?P<victim>\d+)\S* (?:has been killed|had to be killed|has been requeued)"
     rf".*? to reclaim resources for {_JOB}"

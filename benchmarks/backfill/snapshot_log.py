@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TextIO
 
-from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Depth, Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
 
 FORMAT = "bftd snapshots"
 VERSION = 1
@@ -127,6 +127,8 @@ def _object(type_: type, row: Mapping[str, Any]) -> Any:
             value = frozenset(value)
         elif name == "request":
             value = _object(JobRequest, value)
+        elif name == "depths":
+            value = tuple(_object(Depth, one) for one in value)
         elif isinstance(value, list):
             value = tuple(value)
         values[name] = value

@@ -1,4 +1,4 @@
-"""Readers of Slurm's own words: the controller's log, `scontrol show job` and `sdiag`, of 22.05 and 24.11."""
+"""Readers of Slurm's own words: the controller's log, `scontrol show job` and `sdiag`, of 22.05 to 26.05."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _PREEMPTED = re.compile(
     r"preempted JobId=(?P<victim>\d+) (?:has been killed|had to be killed|has been requeued)"
     r".*? to reclaim resources for JobId=(?P<by>\d+)"
 )
-_STARTED = re.compile(r"(?:(?P<main>sched: Allocate)|sched/backfill: _start_job: Started) JobId=(?P<id>\d+) ")
+_STARTED = re.compile(
+    r"(?:(?P<main>sched: Allocate)|sched/backfill: _start_job: (?:HETJOB: )?Started) JobId=(?P<id>\d+) "
+)
 _RPC_TYPE = re.compile(r"^\s+([A-Z_0-9]+)\s+\(\s*\d+\)\s+count:(\d+)\s")
 _NO_TIME = frozenset({"Unknown", "None", "N/A", ""})
 

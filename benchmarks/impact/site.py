@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 # Every job stays in the controller's memory to the end, because it is asked then when each of them ran. Backfill's own
 # account of its cycles, which newer releases give at this level only, says why a job started when it did.
-_MORE_CONF = "MinJobAge=3600\nDebugFlags=Backfill,BackfillMap\nSlurmctldDebug=verbose"
+_MORE_CONF = "MinJobAge=3600\nDebugFlags=Backfill,BackfillMap,HetJob\nSlurmctldDebug=verbose"
 _NO_LUA = """\
 function slurm_job_submit()
   return slurm.SUCCESS

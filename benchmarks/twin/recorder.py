@@ -39,12 +39,12 @@ from slurm_plugin.sandbox.accounting import AccountedSandbox
 _CONF = f"""\
 SchedulerParameters=bf_interval={INTERVAL_S:.0f}
 MinJobAge=3600
-DebugFlags=Backfill,BackfillMap,Priority
+DebugFlags=Backfill,BackfillMap,HetJob,Priority
 SlurmctldDebug=debug2
 """
 _WORD = re.compile(r"(?:^| )(\w+)=(\S+)")
 _RELEASE = re.compile(r"slurmctld version (\d+\.\d+\.\d+)")
-_START = re.compile(r"\[(\S+)\] (?:sched: Allocate|sched/backfill: _start_job: Started) JobId=(\d+) ")
+_START = re.compile(r"\[(\S+)\] (?:sched: Allocate|sched/backfill: _start_job: (?:HETJOB: )?Started) JobId=(\d+) ")
 _WAIT_S, _MOST_S = 150.0, 900.0
 _DONE = {"COMPLETED", "TIMEOUT"}
 

@@ -21,7 +21,7 @@ _CONF = f"""\
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval={_EVERY_S},bf_continue
 KillWait=2
 MinJobAge=3600
-DebugFlags=Backfill,BackfillMap
+DebugFlags=Backfill,BackfillMap,HetJob
 SlurmctldDebug=verbose
 """
 _MOST_S = 90.0

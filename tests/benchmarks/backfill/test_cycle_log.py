@@ -81,7 +81,7 @@ def test_recorded_cycles_preempt_start_plan_and_find_every_job_a_cycle_later(pat
     assert len(found) == sum("beginning" in line for line in lines)
     assert all(one.end_s is not None and one.end_s >= one.begin_s for one in found)
     started = [job for one in found for job in one.started]
-    assert len(started) == sum("_start_job: Started" in line for line in lines) > 3
+    assert len(started) == sum("_start_job: " in line and "Started JobId" in line for line in lines) > 3
     assert any("_" in job for job in started)
     assert all(len(plan.nodes) > 0 and plan.start_s > one.begin_s for one in found for plan in one.planned.values())
     # In each half backfill preempts both pilots, each for a job that starts in the next cycle or the one after.

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from benchmarks.backfill import snapshot_log
-from slurm_plugin.read.types import Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
+from slurm_plugin.read.types import Depth, Job, JobRequest, Node, Partition, Reservation, Scheduler, Snapshot
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ FIRST = Snapshot(
     jobs=(JOB,),
     reservations=(Reservation("held", ("n1",), 2_000.0, 3_000.0, frozenset({"MAINT"})),),
     partitions={"batch": Partition("batch", ("n1",), "UP", None, 3, max_nodes=2)},
-    scheduler=Scheduler(read=True, interval_s=7.0),
+    scheduler=Scheduler(read=True, interval_s=7.0, depths=(Depth(950.0, 3, 5),)),
     begun_s=1_000.0,
 )
 LATER = [
