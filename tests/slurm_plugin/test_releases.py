@@ -107,18 +107,18 @@ def test_a_report_is_counted_and_names_what_did_not_pass() -> None:
     }
 
 
-def test_the_table_has_each_release_and_group_and_says_what_was_not_tried(tmp_path: Path) -> None:
+def test_the_table_has_each_release_and_group_and_says_where_there_is_no_result(tmp_path: Path) -> None:
     for release, group in (("26.05", "e2e"), ("24.11", "bftd"), ("26.05", "bftd")):
         result = {"release": f"{release}.5", **slurm_releases.outcomes(JUNIT)}
         (tmp_path / f"{release}-{group}.json").write_text(json.dumps({"result": result}))
     head, _, *rows = slurm_releases.table(tmp_path).splitlines()
-    assert head.split(" | ")[1:] == ["24.11.5", "26.05.5 |"]
+    assert head.split(" | ")[1:] == ["22.05", "24.11.5", "26.05.5 |"]
     counts = "1 passed, 2 failed, 1 skipped"
     assert [row.strip("| ").split(" | ")[1:] for row in rows] == [
-        ["not tried", "not tried"],
-        [counts, counts],
-        ["not tried", "not tried"],
-        ["not tried", counts],
+        ["no result", "no result", "no result"],
+        ["no result", counts, counts],
+        ["no result", "no result", "no result"],
+        ["no result", "no result", counts],
     ]
 
 
