@@ -12,16 +12,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from benchmarks.impact import record
 from benchmarks.impact.recipe import Recipe, without_bftd
-from benchmarks.impact.record import NO_TRAINING, Kind
+from benchmarks.impact.record import NO_TRAINING, Kind, Run
 from benchmarks.impact.run import WARM_UP_S, Setting, perform
 from benchmarks.impact.stream import make_stream
 from bftd.base.errors import BftError
@@ -85,15 +86,25 @@ def compare(recipes: Iterable[Recipe], comparison: Comparison) -> None:
     left = _missing(recipes, comparison, release)
     if left:
         log(summary(schedule(left, comparison), comparison))
+    work = [(path.stem, _perform, (setting, comparison, release, path)) for path, setting in left]
+    side_by_side(work, comparison.parallel)
+
+
+def side_by_side(work: Iterable[tuple[str, Callable[..., None], tuple[Any, ...]]], parallel: int) -> None:
+    """Do `parallel` runs at a time, each a name and a call in a process of its own, and their starts apart.
+
+    Raises BftError when one failed, after the others.
+    """
+    left = list(work)
     going: list[SpawnProcess] = []
     failed: list[str] = []
     begun_s = -math.inf
     context = multiprocessing.get_context("spawn")
     try:
         while left or going:
-            if left and len(going) < comparison.parallel and _may_begin(time.monotonic() - begun_s, bool(going)):
-                path, setting = left.pop(0)
-                process = context.Process(target=_perform, args=(setting, comparison, release, path), name=path.stem)
+            if left and len(going) < parallel and _may_begin(time.monotonic() - begun_s, bool(going)):
+                name, call, arguments = left.pop(0)
+                process = context.Process(target=call, args=arguments, name=name)
                 process.start()
                 going.append(process)
                 begun_s = time.monotonic()
@@ -178,7 +189,12 @@ def logs_of(path: Path) -> Path:
 
 
 def _perform(setting: Setting, comparison: Comparison, release: str, path: Path) -> None:
-    """One run in a process of its own."""
+    stream = make_stream(setting.seed, comparison.jobs, NODES, brief=comparison.brief, stretch=comparison.stretch)
+    keep(path, lambda say: perform(setting, stream, release, logs_of(path), say, record=comparison.record))
+
+
+def keep(path: Path, make: Callable[[Callable[[str], None]], Run]) -> None:
+    """Keep in a file the run that `make` makes in this process, which is for it alone; `make` gets a log to say to."""
     for number in _ENDS:
         signal.signal(number, _interrupt)
 
@@ -187,9 +203,8 @@ def _perform(setting: Setting, comparison: Comparison, release: str, path: Path)
 
     say("begins")
     began_s = time.time()
-    stream = make_stream(setting.seed, comparison.jobs, NODES, brief=comparison.brief, stretch=comparison.stretch)
     try:
-        run = perform(setting, stream, release, logs_of(path), say, record=comparison.record)
+        run = make(say)
     except KeyboardInterrupt:
         sys.exit(130)
     except (BftError, SlurmError, OSError) as error:

@@ -94,6 +94,26 @@ def jobs(text: str) -> list[Ran]:
     return found
 
 
+def ended(text: str) -> list[Ran]:
+    """Read what jobcomp/filetxt wrote: the runs of jobs that have ended, each requeued one for itself."""
+    found = []
+    for line in text.splitlines():
+        fields = dict(word.partition("=")[::2] for word in line.split() if "=" in word)
+        if fields.get("NodeList", "(null)") in ("", "(null)", "(none)"):
+            continue
+        found.append(
+            Ran(
+                id=fields["JobId"],
+                partition=fields["Partition"],
+                name=fields.get("Name", ""),
+                start_s=_time(fields["StartTime"]),
+                end_s=_time(fields["EndTime"]),
+                nodes=tuple(expand(fields["NodeList"])),
+            )
+        )
+    return found
+
+
 def rpc_counts(text: str) -> dict[str, int]:
     """Requests by message type since the controller's start, from `sdiag`."""
     _, _, section = text.partition("statistics by message type")

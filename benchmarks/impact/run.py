@@ -14,13 +14,14 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 from benchmarks.backfill import cycle_log
 from benchmarks.backfill.cycle_log import Cycle
-from benchmarks.impact import earmarks, logs, slots
+from benchmarks.impact import earmarks, logs, slots, training
 from benchmarks.impact.recipe import Recipe
 from benchmarks.impact.record import EarmarkRow, JobRow, Kind, PilotRow, Run
-from benchmarks.impact.site import DRIVERS, PILOTS, Site
+from benchmarks.impact.site import DRIVERS, PILOTS, REPOSITORY, Site
 from benchmarks.impact.stream import RegularJob, Stream
 from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
@@ -38,6 +39,7 @@ _AHEAD_S = 1.0
 _LATE_S = 1.0
 """A job that is submitted so late makes another stream of it: the machine was too busy."""
 
+_STEPS_FOR_EVER = 1_000_000
 _OVER_AFTER_S = 600.0  # as often as the stream is stretched
 _POLL_S = 0.5
 
@@ -94,6 +96,39 @@ class PlanReader(threading.Thread):
         self.join()
 
 
+class Harvester(Protocol):
+    """What uses idle nodes."""
+
+    @property
+    def by_bftd(self) -> bool:
+        """Whether bftd does it: it reads the cluster, so that the benchmark need not."""
+
+    def start(self, site: Site) -> None:
+        """Begin, on a cluster that is up and idle."""
+
+    def end(self, site: Site, begin_s: float) -> None:
+        """The stream, which began at `begin_s` (unix seconds), is over; the cluster ends after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bftd:
+    """The daemon with the trainers of the site; `training` is sleeping or torchrun."""
+
+    training: str
+    by_bftd: bool = True
+
+    def start(self, site: Site) -> None:
+        """See Harvester."""
+        site.start_daemon()
+        if self.training == "sleeping":
+            site.start_trainers(training.lay_out(site.work))
+        else:
+            site.start_trainers(REPOSITORY / "examples" / "train_torchrun.py", f"--steps={_STEPS_FOR_EVER}")
+
+    def end(self, site: Site, begin_s: float) -> None:
+        """See Harvester."""
+
+
 @dataclass
 class _Submitted:
     """What is known of the stream's jobs while it runs."""
@@ -110,24 +145,29 @@ def perform(
     log: Callable[[str], None],
     *,
     record: bool = False,
+    harvester: Harvester | None = None,
 ) -> Run:
     """Run the stream once; the logs of Slurm, daemon and drivers go to the folder `keep_logs`.
 
-    To `record` a run without bftd, what its poller reads is kept there as well.
+    To `record` a run without bftd, what its poller reads is kept there as well. A run of kind B has a `harvester`,
+    which is bftd unless it is given; not so one that is displaced.
     """
+    if setting.kind == "B" and not setting.recipe.displaced:
+        harvester = harvester or Bftd(setting.training)
     with Site(setting.recipe, setting.nodes) as site:
         up_s = time.time()
         poller = None
         try:
-            if setting.kind == "A" or setting.recipe.displaced:
+            if harvester is None or not harvester.by_bftd:
                 poller = site.start_poller(record=record)
-            else:
-                site.start_daemon()
-                site.start_trainers(setting.training)
+            if harvester is not None:
+                harvester.start(site)
             # Later where the machine was so busy that the warm-up was not enough; the run's note tells it.
             planned_s = math.ceil(up_s + setting.warm_up_s)
             begin_s = max(planned_s, math.ceil(time.time() + _AHEAD_S))
             run = _measure(setting, stream, release, site, begin_s, log)
+            if harvester is not None:
+                harvester.end(site, begin_s)
             if begin_s > planned_s:
                 run = replace(run, note=_joined(f"the stream began {begin_s - planned_s} s late", run.note))
             if poller is not None and poller.poll() is not None:
@@ -166,6 +206,7 @@ def _measure(
     cpu_s = site.controller_cpu_s() - cpu_s
     after = logs.rpc_counts(site.slurm("sdiag"))
     ran = logs.jobs(site.slurm("env", "SLURM_TIME_FORMAT=%s", "scontrol", "show", "job", "-o"))
+    held = _held(ran, logs.ended(site.completions))
     said = site.controller_log.read_text(errors="replace").splitlines()
     cycles = [cycle for cycle in cycle_log.cycles(said) if cycle.begin_s >= begin_s]
     run = Run(
@@ -183,8 +224,8 @@ def _measure(
         rpcs={name: count - before.get(name, 0) for name, count in after.items() if count > before.get(name, 0)},
         plan_reads=plans.reads,
         load_most=plans.load_most,
-        jobs=_job_rows(site, stream, submitted, ran, said, cycles, plans, begin_s),
-        pilots=_pilot_rows(ran, begin_s, begin_s + length_s),
+        jobs=_job_rows(site, stream, submitted, ran, held, said, cycles, plans, begin_s),
+        pilots=_pilot_rows(held, begin_s, begin_s + length_s),
         earmarks=_earmark_rows(site, submitted, begin_s),
         cycles_s=tuple(round(cycle.end_s - cycle.begin_s, 3) for cycle in cycles if cycle.end_s is not None),
         note=_note(over, length_s, ran, _most_late_s(stream, submitted)),
@@ -264,6 +305,7 @@ def _job_rows(
     stream: Stream,
     submitted: _Submitted,
     ran: list[logs.Ran],
+    held: list[logs.Ran],
     said: list[str],
     cycles: list[Cycle],
     plans: PlanReader,
@@ -294,7 +336,7 @@ def _job_rows(
                 began_s=_after(begin_s, record.start_s),
                 ended_s=_after(begin_s, record.end_s),
                 nodes=record.nodes,
-                freed=tuple(node for preemption in mine for node in records[preemption.victim].nodes),
+                freed=tuple(node for preemption in mine for node in _nodes_then(held, preemption)),
                 depends_on=job.after,
                 started_by=starts[id_].by if id_ in starts else None,
                 allocated_s=_after(begin_s, starts[id_].at_s if id_ in starts else None),
@@ -306,10 +348,23 @@ def _job_rows(
     return tuple(rows)
 
 
-def _pilot_rows(ran: list[logs.Ran], begin_s: float, end_s: float) -> tuple[PilotRow, ...]:
+def _held(ran: list[logs.Ran], ended: list[logs.Ran]) -> list[logs.Ran]:
+    """The runs of all jobs of the pilots' partition: those that have ended, and those that go on."""
+    over = {(job.id, job.start_s) for job in ended}
+    every = [*ended, *(job for job in ran if (job.id, job.start_s) not in over)]
+    return [job for job in every if job.partition == PILOTS and job.start_s is not None]
+
+
+def _nodes_then(held: list[logs.Ran], preemption: logs.Preemption) -> tuple[str, ...]:
+    """The nodes of the run of a job that Slurm preempted: its last one by then."""
+    runs = [job for job in held if job.id == preemption.victim and (job.start_s or 0.0) <= preemption.at_s]
+    return max(runs, key=lambda job: job.start_s or 0.0).nodes if runs else ()
+
+
+def _pilot_rows(held: list[logs.Ran], begin_s: float, end_s: float) -> tuple[PilotRow, ...]:
     rows = []
-    for job in ran:
-        if job.partition == PILOTS and job.start_s is not None:
+    for job in held:
+        if job.start_s is not None:
             until_s = job.end_s if job.end_s is not None else end_s
             rows += [PilotRow(node, job.start_s - begin_s, until_s - begin_s) for node in job.nodes]
     return tuple(rows)

@@ -40,7 +40,8 @@ PILOTS, DRIVERS = "elastic", "bft-driver"
 
 # Nodes that a trainer may have. Together they want more than there is, so that nodes move among them as well.
 TRAINERS = {"wide": "1-16", "half": "1-8", "even": "2-8,sizes=2:4:8", "narrow": "1-3"}
-STEPS_FOR_EVER = 1_000_000
+COMPLETIONS = "completions.log"
+"""What ran: also each run of a job that Slurm has requeued, of which the controller itself tells the last run only."""
 
 
 class _Cluster(AccountedSandbox):
@@ -73,7 +74,8 @@ class _Cluster(AccountedSandbox):
 
     def _write_conf(self, host: str, ports: list[int]) -> None:
         super()._write_conf(host, ports)
-        self.conf.write_text(edited_conf(self.conf.read_text(), self._recipe))
+        completions = f"JobCompType=jobcomp/filetxt\nJobCompLoc={self.root / 'log' / COMPLETIONS}\n"
+        self.conf.write_text(edited_conf(self.conf.read_text() + completions, self._recipe))
         if not self._recipe.number:
             (self.root / "job_submit.lua").write_text(_NO_LUA)
 
@@ -113,13 +115,8 @@ class Site(SandboxSite):
             options = (f"--partition={PILOTS}", f"--nodelist=n{number}", "--time=1")
             client.run("salloc", "--immediate=1", "--no-shell", *options)
 
-    def start_trainers(self, kind: str) -> None:
-        """Submit the elastic trainers as a user would; `kind` is sleeping or torchrun."""
-        arguments: list[str] = []
-        if kind == "sleeping":
-            script = training.lay_out(self.work)
-        else:
-            script, arguments = REPOSITORY / "examples" / "train_torchrun.py", [f"--steps={STEPS_FOR_EVER}"]
+    def start_trainers(self, script: Path, *arguments: str) -> None:
+        """Submit the elastic trainers, which run `script`, as a user would."""
         for name, most in TRAINERS.items():
             elastic = f"{most if name != 'wide' else f'1-{self._nodes}'},backend=torchrun"
             words = [f"--job-name={name}", f"--output={name}.log"]
@@ -166,6 +163,12 @@ class Site(SandboxSite):
     def snapshots(self) -> Path:
         """The snapshots that the poller has recorded."""
         return self.root / "snapshots.xz"
+
+    @property
+    def completions(self) -> str:
+        """The lines about runs of jobs that have ended."""
+        path = self.root / "log" / COMPLETIONS
+        return path.read_text(errors="replace") if path.exists() else ""
 
     @property
     def controller_log(self) -> Path:

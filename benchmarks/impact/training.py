@@ -50,13 +50,14 @@ import elastic  # what would train
 """
 
 
-def lay_out(folder: Path, python: str = sys.executable) -> Path:
+def lay_out(folder: Path, python: str = sys.executable, program: str = _PROGRAM) -> Path:
     """Write the interpreter, which `python` runs, and a script for it into `folder`; returns the script.
 
-    Drivers that were submitted before find both whole at any moment.
+    Drivers that were submitted before find both whole at any moment. `program` is the interpreter's text, in which
+    "{python}" stands for `python`.
     """
     interpreter, script = folder / NAME, folder / "sleeping.py"
-    texts = {interpreter: _PROGRAM.format(python=python), script: _SCRIPT.format(interpreter=interpreter)}
+    texts = {interpreter: program.format(python=python), script: _SCRIPT.format(interpreter=interpreter)}
     for path, text in texts.items():
         new = folder / f".{path.name}.new"
         new.write_text(text)

@@ -43,18 +43,23 @@ def of_streams(differences: Sequence[float], wait_s: float | None) -> dict[str, 
     count = len(differences)
     enough = count >= ENOUGH
     spread_s = statistics.stdev(differences) if enough else SIMULATED_SPREAD * wait_s if wait_s is not None else None
-    middle, half_s = mean(differences), None
-    if middle is not None and count > 1:
-        half_s = _half_width_s(statistics.stdev(differences), count)
     return {
         "streams": count,
-        "mean_s": middle,
-        "interval_s": None if middle is None or half_s is None else (middle - half_s, middle + half_s),
+        "mean_s": mean(differences),
+        "interval_s": interval(differences),
         "spread_s": spread_s,
         "spread_of": "streams" if enough else "simulation",
         "tells_s": None if spread_s is None or count < 2 else _half_width_s(spread_s, count),
         "streams_needed": None if spread_s is None else math.ceil((_Z * spread_s / WANTED_S) ** 2),
     }
+
+
+def interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % interval of the mean, by Student's t; None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    middle, half = statistics.mean(values), _half_width_s(statistics.stdev(values), len(values))
+    return middle - half, middle + half
 
 
 def _half_width_s(spread_s: float, count: int) -> float:

@@ -1,0 +1,123 @@
+"""`python -m benchmarks.rivals`: what each way to train on idle nodes wins and costs; see docs/evidence/impact.md."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks.impact import record
+from benchmarks.impact.__main__ import recipes_of, seeds_of, whole
+from benchmarks.impact.comparison import NODES, keep, log, logs_of, side_by_side, slurm_release
+from benchmarks.impact.recipe import DEFAULT, RECIPES, TUNED
+from benchmarks.impact.run import WARM_UP_S, Setting, perform
+from benchmarks.impact.stream import make_stream
+from benchmarks.rivals import page
+from benchmarks.rivals.comparison import Outcome, of_seed, over_seeds
+from benchmarks.rivals.systems import SYSTEMS, System
+from benchmarks.rivals.training import Costs, Group
+from bftd.base.errors import BftError
+from slurm_plugin.errors import SlurmError
+
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "rivals"
+
+
+def main() -> int:
+    """Runs what is missing, all systems of a seed side by side, and prints; returns the exit code."""
+    options = _options()
+    if options.markdown:
+        print(page.table(json.loads(options.markdown.read_text())["result"]))
+        return 0
+    # As for Ctrl-C: the context managers end what was started.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    release, costs = slurm_release(), Costs()
+    found: dict[str, Any] = {"costs": costs.told(), "jobs": options.jobs, "stretch": options.stretch, "recipes": {}}
+    for recipe in options.recipes:
+        seeds = []
+        for seed in options.seeds:
+            paths = {system: _path(options, system, recipe, seed, release) for system in SYSTEMS}
+            missing = [(path.stem, _run, (system, recipe, seed, options, release, path, costs))
+                       for system, path in paths.items() if not path.exists()]  # fmt: skip
+            side_by_side(missing, len(SYSTEMS))
+            seeds.append(of_seed({system.name: _read(path) for system, path in paths.items()}, costs))
+        found["recipes"][recipe] = {"systems": over_seeds(seeds), "runs": seeds}
+    print(json.dumps(found, indent=1) if options.json else page.table(found))
+    return 0
+
+
+def _path(options: argparse.Namespace, system: System, recipe: str, seed: int, release: str) -> Path:
+    of_stream = (NODES, options.jobs, seed, options.stretch, system.pair, _kind(system))
+    name = record.file_name(system.recipe(RECIPES[recipe]).name, release, system.name, *of_stream)
+    folder: Path = options.folder
+    return folder / name
+
+
+def _kind(system: System) -> record.Kind:
+    return "A" if system.make is None else "B"
+
+
+def _groups_of(path: Path) -> Path:
+    """The file with what was trained in the run of another one."""
+    return path.with_suffix(".groups.json")
+
+
+def _run(
+    system: System, recipe: str, seed: int, options: argparse.Namespace, release: str, path: Path, costs: Costs
+) -> None:
+    """One run, in a process of its own."""
+    setting = Setting(
+        system.recipe(RECIPES[recipe]), _kind(system), system.pair, seed, NODES, system.name, options.stretch,
+        options.warm_up,
+    )  # fmt: skip
+    stream = make_stream(seed, options.jobs, NODES, brief=options.brief, stretch=options.stretch)
+    harvester = None if system.make is None else system.make(costs)
+
+    def make(say: Any) -> record.Run:
+        run = perform(setting, stream, release, logs_of(path), say, harvester=harvester)
+        groups = [] if harvester is None else harvester.groups
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _groups_of(path).write_text(json.dumps([group.told() for group in groups]))
+        return run
+
+    keep(path, make)
+
+
+def _read(path: Path) -> Outcome:
+    groups = json.loads(_groups_of(path).read_text())
+    return Outcome(record.load(path), [Group(row["size"], tuple(row["steps_s"]), row["kept"]) for row in groups])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rivals", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
+    parser.add_argument("--seeds", type=seeds_of, default=(1, 2, 3), metavar="N,...", help="of the streams [1,2,3]")
+    parser.add_argument("--jobs", type=whole, default=40, help="regular jobs in the stream [40]")
+    parser.add_argument("--stretch", type=whole, default=2, help="show the stream so many times slower [2]")
+    parser.add_argument(
+        "--recipes", type=recipes_of, default=[DEFAULT.name, TUNED.name], metavar="NAME,...",
+        help=f"Slurm's settings, of: {', '.join(RECIPES)} [{DEFAULT.name},{TUNED.name}]",
+    )  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="a very short stream: to see that it works")
+    parser.add_argument(
+        "--folder", type=Path, default=FOLDER, help="where runs are kept; those there are not run again"
+    )
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the table of a result file")
+    options = parser.parse_args()
+    options.brief, options.warm_up = options.quick, WARM_UP_S
+    if options.quick:
+        options.seeds, options.jobs, options.stretch, options.warm_up = options.seeds[:1], 8, 1, 8.0
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
+    except (BftError, SlurmError, OSError, ValueError) as error:
+        log(str(error))
+        code = 1
+    sys.exit(code)

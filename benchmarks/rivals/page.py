@@ -1,0 +1,49 @@
+"""The table of pages, from a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from benchmarks import markdown
+from benchmarks.rivals.systems import SYSTEMS
+
+_HEAD = (
+    "Slurm's settings, system",
+    "samples kept, of the idle node-seconds",
+    "computed and lost",
+    "held without training",
+    "regular jobs wait longer",
+    "worst job",
+    "slots lost, of jobs preempted for",
+)
+
+
+def table(result: Mapping[str, Any]) -> str:
+    """A line a system, for each setting of Slurm."""
+    rows = []
+    for recipe, found in result["recipes"].items():
+        for system in SYSTEMS:
+            row = found["systems"][system.name]
+            trains = system.make is not None
+            rows.append(
+                (
+                    f"{recipe}: {system.text}",
+                    *(_share(row[name]) if trains else markdown.NOT_PRINTED
+                      for name in ("won_share", "lost_share", "untrained_share")),
+                    _delay(row["delay_s"]),
+                    f"{row['worst_delay_s']:.0f} s",
+                    f"{row['slots_lost']} of {row['preempted_for']}" if trains else markdown.NOT_PRINTED,
+                )
+            )  # fmt: skip
+    return markdown.table(_HEAD, rows)
+
+
+def _share(value: Mapping[str, Any]) -> str:
+    half = "" if value["interval"] is None else f" ± {50 * (value['interval'][1] - value['interval'][0]):.0f}"
+    return f"{100 * value['mean']:.0f}{half} %"
+
+
+def _delay(value: Mapping[str, Any]) -> str:
+    half = "" if value["interval"] is None else f" ± {(value['interval'][1] - value['interval'][0]) / 2:.1f}"
+    return f"{value['mean']:+.1f}{half} s".replace("-", "−")

@@ -1,0 +1,82 @@
+"""The figures of the systems, and the tables made of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.impact.record import JobRow, PilotRow, Run
+from benchmarks.rivals import page
+from benchmarks.rivals.comparison import Outcome, of_seed, over_seeds
+from benchmarks.rivals.training import Costs, Group
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RESULT = REPOSITORY / "benchmarks" / "results" / "rivals.json"
+
+
+def job(number: int, submit_s: float, start_s: float) -> JobRow:
+    began_s, ended_s = start_s, start_s + 10.0
+    return JobRow(number, "plain", submit_s, start_s, None, None, None, 0, began_s, ended_s, ("n1",))
+
+
+def outcome(
+    *starts_s: float, groups: tuple[Group, ...] = (), pilots: tuple[PilotRow, ...] = (), seed: int = 1
+) -> Outcome:
+    jobs = tuple(job(number, 10.0 * number, start_s) for number, start_s in enumerate(starts_s))
+    run = Run("default", "22.05.8", "A", 0, seed, len(jobs), 2, "none", 100.0, 1.0, {}, 1, jobs, pilots)
+    return Outcome(run, groups)
+
+
+# Slurm alone starts the last job at 20 s: two nodes have 40 node-seconds until then, of which jobs use 20.
+ALONE = {"nothing": outcome(0.0, 10.0, 20.0), "again": outcome(0.0, 12.0, 20.0)}
+COSTS = Costs(step_s=0.5)
+
+
+def test_samples_count_of_what_slurm_alone_left_idle_and_what_is_lost_or_only_held_apart() -> None:
+    group = Group(1, tuple(0.5 * number for number in range(1, 21)), 12)
+    mine = outcome(0.0, 10.0, 20.0, groups=(group,), pilots=(PilotRow("n2", 0.0, 15.0),))
+    found = of_seed({**ALONE, "bftd": mine}, COSTS)["bftd"]
+    assert found["until_s"] == 20.0
+    assert found["idle_node_s"] == pytest.approx(21.0)  # 20 in the one run, 22 in the other
+    assert (found["samples_kept"], found["samples_lost"]) == (12, 8)
+    assert found["won_share"] == pytest.approx(6.0 / 21.0)
+    assert found["lost_share"] == pytest.approx(4.0 / 21.0)
+    assert found["untrained_node_s"] == pytest.approx(5.0)
+
+
+def test_each_job_is_compared_with_the_mean_of_both_runs_without_training_and_the_second_of_these_with_the_first() -> (
+    None
+):
+    found = of_seed({**ALONE, "bftd": outcome(1.0, 10.0, 26.0)}, COSTS)
+    assert found["bftd"]["delays_s"] == [1.0, -1.0, 6.0]
+    assert found["again"]["delays_s"] == [0.0, 2.0, 0.0]
+
+
+def test_a_job_that_starts_long_after_slurm_preempted_for_it_has_lost_its_slot() -> None:
+    one = outcome(0.0, 10.0, 20.0)
+    jobs = (replace(one.run.jobs[0], preempt_s=0.0), replace(one.run.jobs[1], preempt_s=5.0), one.run.jobs[2])
+    found = of_seed({**ALONE, "bftd": Outcome(replace(one.run, jobs=jobs), ())}, COSTS)["bftd"]
+    assert (found["preempted_for"], found["slots_lost"]) == (2, 1)
+
+
+def test_the_unit_of_every_interval_is_the_seed() -> None:
+    names = ("scavenger", "allocations", "bftd")
+    seeds = [of_seed({**ALONE, **{name: outcome(later_s, 11.0 + later_s, 20.0 + later_s) for name in names}}, COSTS)
+             for later_s in (1.0, 3.0)]  # fmt: skip
+    delay_s = over_seeds(seeds)["bftd"]["delay_s"]
+    assert delay_s["mean"] == pytest.approx(2.0)
+    low, high = delay_s["interval"]
+    assert (low, high) == pytest.approx((2.0 - 12.71, 2.0 + 12.71), abs=0.01)
+    alone = over_seeds(seeds[:1])["bftd"]
+    assert alone["delay_s"]["interval"] is None
+    assert alone["worst_delay_s"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/evidence/impact.md"])
+def test_the_pages_have_the_table_of_the_result_that_is_kept(name: str) -> None:
+    assert page.table(json.loads(RESULT.read_text())["result"]) in (REPOSITORY / name).read_text()
