@@ -6,6 +6,7 @@ import argparse
 import json
 import signal
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "build" / "rivals"
 
 
 def main() -> int:
-    """Runs what is missing, all systems of a seed side by side, and prints; returns the exit code."""
+    """Runs what is missing, the systems of a seed one after the other or side by side, and prints; returns the code."""
     options = _options()
     if options.markdown:
         print(page.table(json.loads(options.markdown.read_text())["result"]))
@@ -34,15 +35,21 @@ def main() -> int:
     # As for Ctrl-C: the context managers end what was started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     release, costs = slurm_release(), Costs()
-    found: dict[str, Any] = {"costs": costs.told(), "jobs": options.jobs, "stretch": options.stretch, "recipes": {}}
+    paths = {
+        (seed, recipe, system): _path(options, system, recipe, seed, release)
+        for seed, recipe, system in product(options.seeds, options.recipes, SYSTEMS)
+    }
+    missing = [(path.stem, _run, (*what, options, release, path, costs)) for what, path in paths.items()
+               if not path.exists()]  # fmt: skip
+    side_by_side(missing, options.parallel)
+    found: dict[str, Any] = {
+        "slurm": release, "jobs": options.jobs, "stretch": options.stretch, "costs": costs.told(), "recipes": {}
+    }  # fmt: skip
     for recipe in options.recipes:
-        seeds = []
-        for seed in options.seeds:
-            paths = {system: _path(options, system, recipe, seed, release) for system in SYSTEMS}
-            missing = [(path.stem, _run, (system, recipe, seed, options, release, path, costs))
-                       for system, path in paths.items() if not path.exists()]  # fmt: skip
-            side_by_side(missing, len(SYSTEMS))
-            seeds.append(of_seed({system.name: _read(path) for system, path in paths.items()}, costs))
+        seeds = [
+            of_seed({system.name: _read(paths[seed, recipe, system]) for system in SYSTEMS}, costs)
+            for seed in options.seeds
+        ]
         found["recipes"][recipe] = {"systems": over_seeds(seeds), "runs": seeds}
     print(json.dumps(found, indent=1) if options.json else page.table(found))
     return 0
@@ -65,7 +72,7 @@ def _groups_of(path: Path) -> Path:
 
 
 def _run(
-    system: System, recipe: str, seed: int, options: argparse.Namespace, release: str, path: Path, costs: Costs
+    seed: int, recipe: str, system: System, options: argparse.Namespace, release: str, path: Path, costs: Costs
 ) -> None:
     """One run, in a process of its own."""
     setting = Setting(
@@ -99,6 +106,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--recipes", type=recipes_of, default=[DEFAULT.name, TUNED.name], metavar="NAME,...",
         help=f"Slurm's settings, of: {', '.join(RECIPES)} [{DEFAULT.name},{TUNED.name}]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--parallel", type=whole, default=len(SYSTEMS),
+        help=f"runs at a time: those of a seed side by side have the machine to the same degree [{len(SYSTEMS)}]",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="a very short stream: to see that it works")
     parser.add_argument(

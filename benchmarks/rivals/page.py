@@ -19,12 +19,12 @@ _HEAD = (
 )
 
 
-def table(result: Mapping[str, Any]) -> str:
-    """A line a system, for each setting of Slurm."""
+def table(result: Mapping[str, Any], *recipes: str) -> str:
+    """A line a system, for each setting of Slurm or for `recipes` only."""
     rows = []
-    for recipe, found in result["recipes"].items():
+    for recipe in recipes or result["recipes"]:
         for system in SYSTEMS:
-            row = found["systems"][system.name]
+            row = result["recipes"][recipe]["systems"][system.name]
             trains = system.make is not None
             rows.append(
                 (
