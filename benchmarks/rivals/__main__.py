@@ -10,16 +10,15 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.impact import record
-from benchmarks.impact.__main__ import recipes_of, seeds_of, whole
-from benchmarks.impact.comparison import NODES, keep, log, logs_of, side_by_side, slurm_release
+from benchmarks.impact.__main__ import QUICK_JOBS, QUICK_WARM_UP_S, recipes_of, seeds_of, whole
+from benchmarks.impact.comparison import log, side_by_side, slurm_release
 from benchmarks.impact.recipe import DEFAULT, RECIPES, TUNED
-from benchmarks.impact.run import WARM_UP_S, Setting, perform
-from benchmarks.impact.stream import make_stream
+from benchmarks.impact.run import WARM_UP_S
 from benchmarks.rivals import page
-from benchmarks.rivals.comparison import Outcome, of_seed, over_seeds
-from benchmarks.rivals.systems import SYSTEMS, System
-from benchmarks.rivals.training import Costs, Group
+from benchmarks.rivals.comparison import of_seed, over_seeds
+from benchmarks.rivals.runs import Streams, read, run
+from benchmarks.rivals.systems import SYSTEMS
+from benchmarks.rivals.training import Costs
 from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
 
@@ -35,66 +34,25 @@ def main() -> int:
     # As for Ctrl-C: the context managers end what was started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     release, costs = slurm_release(), Costs()
-    paths = {
-        (seed, recipe, system): _path(options, system, recipe, seed, release)
-        for seed, recipe, system in product(options.seeds, options.recipes, SYSTEMS)
-    }
-    missing = [(path.stem, _run, (*what, options, release, path, costs)) for what, path in paths.items()
-               if not path.exists()]  # fmt: skip
+    warm_up_s = QUICK_WARM_UP_S if options.quick else WARM_UP_S
+    streams = Streams(options.folder, release, options.jobs, options.stretch, options.quick, warm_up_s)
+    missing = []
+    for what in product(options.seeds, options.recipes, SYSTEMS):
+        path = streams.path(*what)
+        if not path.exists():
+            missing.append((path.stem, run, (*what, streams, costs)))
     side_by_side(missing, options.parallel)
     found: dict[str, Any] = {
         "slurm": release, "jobs": options.jobs, "stretch": options.stretch, "costs": costs.told(), "recipes": {}
     }  # fmt: skip
     for recipe in options.recipes:
         seeds = [
-            of_seed({system.name: _read(paths[seed, recipe, system]) for system in SYSTEMS}, costs)
+            of_seed({system.name: read(streams.path(seed, recipe, system)) for system in SYSTEMS}, costs)
             for seed in options.seeds
         ]
         found["recipes"][recipe] = {"systems": over_seeds(seeds), "runs": seeds}
     print(json.dumps(found, indent=1) if options.json else page.table(found))
     return 0
-
-
-def _path(options: argparse.Namespace, system: System, recipe: str, seed: int, release: str) -> Path:
-    of_stream = (NODES, options.jobs, seed, options.stretch, system.pair, _kind(system))
-    name = record.file_name(system.recipe(RECIPES[recipe]).name, release, system.name, *of_stream)
-    folder: Path = options.folder
-    return folder / name
-
-
-def _kind(system: System) -> record.Kind:
-    return "A" if system.make is None else "B"
-
-
-def _groups_of(path: Path) -> Path:
-    """The file with what was trained in the run of another one."""
-    return path.with_suffix(".groups.json")
-
-
-def _run(
-    seed: int, recipe: str, system: System, options: argparse.Namespace, release: str, path: Path, costs: Costs
-) -> None:
-    """One run, in a process of its own."""
-    setting = Setting(
-        system.recipe(RECIPES[recipe]), _kind(system), system.pair, seed, NODES, system.name, options.stretch,
-        options.warm_up,
-    )  # fmt: skip
-    stream = make_stream(seed, options.jobs, NODES, brief=options.brief, stretch=options.stretch)
-    harvester = None if system.make is None else system.make(costs)
-
-    def make(say: Any) -> record.Run:
-        run = perform(setting, stream, release, logs_of(path), say, harvester=harvester)
-        groups = [] if harvester is None else harvester.groups
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _groups_of(path).write_text(json.dumps([group.told() for group in groups]))
-        return run
-
-    keep(path, make)
-
-
-def _read(path: Path) -> Outcome:
-    groups = json.loads(_groups_of(path).read_text())
-    return Outcome(record.load(path), [Group(row["size"], tuple(row["steps_s"]), row["kept"]) for row in groups])
 
 
 def _options() -> argparse.Namespace:
@@ -117,9 +75,8 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the table of a result file")
     options = parser.parse_args()
-    options.brief, options.warm_up = options.quick, WARM_UP_S
     if options.quick:
-        options.seeds, options.jobs, options.stretch, options.warm_up = options.seeds[:1], 8, 1, 8.0
+        options.seeds, options.jobs, options.stretch = options.seeds[:1], QUICK_JOBS, 1
     return options
 
 

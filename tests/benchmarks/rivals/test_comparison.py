@@ -39,7 +39,7 @@ COSTS = Costs(step_s=0.5)
 
 def test_samples_count_of_what_slurm_alone_left_idle_and_what_is_lost_or_only_held_apart() -> None:
     group = Group(1, tuple(0.5 * number for number in range(1, 21)), 12)
-    mine = outcome(0.0, 10.0, 20.0, groups=(group,), pilots=(PilotRow("n2", 0.0, 15.0),))
+    mine = outcome(0.0, 10.0, 26.0, groups=(group,), pilots=(PilotRow("n2", 0.0, 15.0),))
     found = of_seed({**ALONE, "bftd": mine}, COSTS)["bftd"]
     assert found["until_s"] == 20.0
     assert found["idle_node_s"] == pytest.approx(21.0)  # 20 in the one run, 22 in the other
