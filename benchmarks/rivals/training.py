@@ -16,8 +16,8 @@ class Costs:
     """Seconds that each node needs: for a step, to start a process, to regroup with others, and to save.
 
     A second stands for about twenty, as the stream is that much faster than a real one: 40 s for a start, 10 s to
-    regroup, 4 s for a save. A node makes one sample a step, alone or in a group of any size. `life_s` is the mean time from a start on a node of
-    the scavenger partition to the preemption, by which both sides choose how often to save.
+    regroup, 4 s for a save. A node makes one sample a step, alone or in a group of any size. `life_s` is the mean time
+    from a start on a node of the scavenger partition to the preemption, by which all choose how often to save.
     """
 
     step_s: float = 0.5
