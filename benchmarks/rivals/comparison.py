@@ -26,7 +26,7 @@ def of_seed(outcomes: Mapping[str, Outcome], costs: Costs) -> dict[str, dict[str
     """The figures of each system on one stream of jobs, by its name; Slurm alone must be among them, twice.
 
     What was trained counts until the first of the runs has started its last job, over the node-seconds that Slurm alone
-    left idle until then.
+    left idle until then. `groups` are all that trained, each by its nodes, its steps and how many of these were kept.
     """
     until_s = min(occupancy.standing_s(outcome.run) for outcome in outcomes.values())
     window = [(0.0, until_s)]
@@ -48,6 +48,7 @@ def of_seed(outcomes: Mapping[str, Outcome], costs: Costs) -> dict[str, dict[str
             "lost_share": samples.lost * costs.step_s / idle_node_s,
             "delays_s": _delays_s(run, alone[:1] if name == AGAIN.name else alone),
             "waits_s": [round(figures.wait_s(run, row), 3) for row in run.jobs],
+            "groups": [(group.size, len(group.steps_s), group.kept) for group in outcome.groups],
             "preempted_for": sum(row.preempt_s is not None for row in run.jobs),
             "slots_lost": sum(slots.lost(run, row) for row in run.jobs),
             "load_most": run.load_most,

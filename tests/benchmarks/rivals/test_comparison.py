@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from benchmarks.impact.record import JobRow, PilotRow, Run
-from benchmarks.rivals import page
 from benchmarks.rivals.comparison import Outcome, of_seed, over_seeds
 from benchmarks.rivals.training import Costs, Group
 
 pytestmark = pytest.mark.slow
-
-REPOSITORY = Path(__file__).resolve().parents[3]
-RESULT = REPOSITORY / "benchmarks" / "results" / "rivals.json"
 
 
 def job(number: int, submit_s: float, start_s: float) -> JobRow:
@@ -75,9 +69,3 @@ def test_the_unit_of_every_interval_is_the_seed() -> None:
     alone = over_seeds(seeds[:1])["bftd"]
     assert alone["delay_s"]["interval"] is None
     assert alone["worst_delay_s"] == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("name", "recipes"), [("README.md", ["default"]), ("docs/evidence/impact.md", [])])
-def test_the_pages_have_the_table_of_the_result_that_is_kept(name: str, recipes: list[str]) -> None:
-    result = json.loads(RESULT.read_text())["result"]
-    assert page.table(result, *recipes) in (REPOSITORY / name).read_text()
