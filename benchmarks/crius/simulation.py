@@ -1,7 +1,7 @@
 """Crius against its baselines on the 1,280 GPUs of the paper's Table 1 (sections 8.3 to 8.6), with a sensitivity run.
 
     python -m benchmarks.crius.simulation [--seeds 10] [--jobs N] [--processes 2]
-                                           [--only heavy,error,...] [--json | --of FILE]
+                                           [--only heavy,error,...] [--json]
 
 1. heavy, moderate, low: windows of public traces (shared/data/sizing/jobs-cluster*.csv.gz; a seed chooses the window,
    models, types and counts), times between submissions stretched until the jobs ask for 2, 1 and 0.5 times all GPUs.
@@ -298,11 +298,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="scenes, or what their names begin with")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--of", type=Path, metavar="FILE", help="the tables of what --json printed before")
     asked = parser.parse_args()
-    if asked.of:
-        print(EVIDENCE["crius"].markdown(json.loads(asked.of.read_text(encoding="utf-8"))))
-        return
     wanted = [name for name in asked.only.split(",") if name]
     scenes = [scene for scene in SCENES if not wanted or any(scene.startswith(name) for name in wanted)]
     if not scenes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from benchmarks.cells import accuracy, cases
@@ -31,6 +33,10 @@ def test_an_estimate_is_held_to_the_real_time() -> None:
     assert row.plan == "DP2"
     assert not row.within
     assert row.took_s == (0.16,) * 3
+    told = {"rows": [asdict(row) | {"accuracy": row.accuracy, "within": row.within}] * 2}
+    assert [cell.strip() for cell in accuracy.by_plan(told).splitlines()[2].split("|")[1:-1]] == [
+        *("DP2", "2", "93.8 %", "93.8 %", "0"),
+    ]
 
 
 def test_a_rank_that_is_late_is_what_a_step_takes() -> None:
