@@ -11,6 +11,7 @@ from benchmarks.evidence.model import Benchmark
 MODULES = (
     "benchmarks.crius.alpa_search",
     "benchmarks.crius.decision",
+    "benchmarks.sizing.formula",
     "benchmarks.sizing.memory",
     "benchmarks.sizing.placement",
     "benchmarks.sizing.step_times",
