@@ -23,11 +23,13 @@ MINUTES = 60.0
 
 
 def chosen(names: Sequence[str], minutes: float) -> list[str]:
-    """Return the names, or those of the shortest benchmarks that together take so many minutes."""
+    """Return the names, or the shortest benchmarks with a result that is kept, which together take so many minutes."""
     if names:
         return list(names)
-    found, left = [], minutes
+    found, left, there = [], minutes, kept.names()
     for name, benchmark in sorted(benchmarks().items(), key=lambda each: each[1].minutes):
+        if name not in there:
+            continue
         if benchmark.minutes > left:
             break
         left -= benchmark.minutes

@@ -67,6 +67,11 @@ def read(name: str) -> Kept:
         ) from error
 
 
+def names() -> list[str]:
+    """Return the names of the results that are kept."""
+    return sorted(path.stem for path in RESULTS.glob("*.json"))
+
+
 def write(name: str, kept: Kept) -> None:
     """Keep a result under a name."""
     text = json.dumps(asdict(kept), separators=(",", ":"), sort_keys=True)

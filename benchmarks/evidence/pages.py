@@ -52,5 +52,4 @@ def _made(name: str, part: str) -> str:
 def _figure(name: str) -> Figure | None:
     """Return the figure BENCHMARK.PART; None where no result that is kept has it."""
     of, _, part = name.partition(".")
-    benchmark = benchmarks().get(of)
-    return None if benchmark is None else benchmark.figures(_read(of).result).get(part)
+    return benchmarks()[of].figures(_read(of).result).get(part) if of in kept.names() else None

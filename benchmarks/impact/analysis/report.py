@@ -171,19 +171,21 @@ def _columns_table(columns: _Columns, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def evidence(found: Mapping[str, Any]) -> dict[str, Figure]:
-    """The figures of the main recipes, each by the recipe's name, and of all together."""
-    told: dict[str, Figure] = {}
+    """The figures of the main recipes, each by the recipe's name; slots are of all its streams, however stretched."""
     there = {recipe.name: row for recipe in MAIN if (row := found[recipe.name]) is not None}
+    told: dict[str, Figure] = {}
     for name, row in there.items():
         told[f"{name}.harvested_share"] = Figure(_percent(row["harvested_share"]), row["harvested_share"])
         mean_s = row["preempt_to_start_s"]["mean"]
         if mean_s is not None:
             told[f"{name}.preempt_to_start"] = Figure(f"{mean_s:.2f} s", mean_s)
-        told[f"{name}.slots"] = Figure(
-            f"{row['slots_lost']} of {row['harvested_starts']}", row["slots_lost_share"] or 0.0
-        )
-    lost, starts = (sum(row[part] for row in there.values()) for part in ("slots_lost", "harvested_starts"))
-    return told | {"slots": Figure(f"{lost} of {starts}", lost)}
+        told[f"{name}.slots"] = _slots([row for row in found["recipes"] if row["recipe"] == name])
+    return told | {"slots": _slots([row for row in found["recipes"] if row["recipe"] in there])}
+
+
+def _slots(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    lost, starts = (sum(row[part] for row in rows) for part in ("slots_lost", "harvested_starts"))
+    return Figure(f"{lost} of {starts}", lost / max(1, starts))
 
 
 def _lost_table(rows: Iterable[Mapping[str, Any]]) -> str:

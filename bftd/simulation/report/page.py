@@ -16,8 +16,8 @@ from bftd.simulation.report.style import CSS
 # Medians of `benchmarks.give_back` and figures of `benchmarks.impact` with Slurm's default settings, as the results in
 # benchmarks/results have them.
 START_IDLE_S, START_HARVESTED_S = 0.14, 0.61
-START_PREEMPTED_S, CHANCE_S = 2.93, 32
-SLOTS_LOST, SLOTS = 2, 32
+START_PREEMPTED_S, CHANCE_S = 0.20, 78
+SLOTS_LOST, SLOTS = 2, 71
 
 # The meaning of the page's words and figures, and its limits.
 _METHOD = (
