@@ -35,8 +35,8 @@ ROWS = (
     ),
     Row("mean wait of jobs in simulated queues, more than without bftd", ("twin.bftd.wait",), "impact.md#waits"),
     Row(
-        "slots lost, of jobs that start on harvested nodes: Slurm's defaults",
-        ("impact.default.slots",),
+        "slots lost, of jobs that start on harvested nodes",
+        ("impact.slots",),
         "impact.md#results",
         "0",
         lambda values: values[0] == 0,
