@@ -283,6 +283,7 @@ def _stalls(found: dict[str, list[dict[str, Any]]]) -> str:
 # -- figures ---
 
 _MORE_S, _IGNORING_S, _PILOT_S, _USED_S, _GROW_S, _SHRINK_S = 1.0, 3.0, 5.0, 15.0, 2.0, 1.0
+_BACKENDS = {"horovod": "Horovod", "torchrun": "torchrun"}
 _CASES = {
     "baseline": "start of a regular 4-node job after its submission, cluster idle",
     "cooperative": "the same, all 8 nodes harvested",
@@ -294,7 +295,7 @@ _CASES = {
 
 def table(result: Any) -> str:
     """The rows in Markdown."""
-    samples, backends = result["samples_s"], [name for name in ("horovod", "torchrun") if name in result]
+    samples, backends = result["samples_s"], {name: of for name, of in _BACKENDS.items() if name in result}
     idle_s = result["baseline_delay_s"]
     bounds = {
         "cooperative": (f"{_MORE_S:.1f} s more", idle_s + _MORE_S),
@@ -313,15 +314,15 @@ def table(result: Any) -> str:
         p95_s = result[f"{name}_s"]["p95"]
         text = f"{result[f'{name}_s']['p50']:.1f} s, p95 {p95_s:.1f} s"
         rows.append(Measured(what, text, f"p95 {most_s:.0f} s", p95_s > most_s))
-    for backend in backends:
+    for backend, of in backends.items():
         found, bounded = result[backend], backend == "horovod"
         for what, kind, most_s in (("grow", "up", _GROW_S), ("shrink", "down", _SHRINK_S)):
             stalls_s = [row["stall_s"] for row in found["samples"][kind]]
             missed = bounded and statistics.median(stalls_s) > most_s
             bound = f"{most_s:.0f} s" if bounded else ""
-            rows.append(Measured(f"{backend}: stall at a {what}", spread(stalls_s, "s"), bound, missed))
+            rows.append(Measured(f"{of}: stall at a {what}", spread(stalls_s, "s"), bound, missed))
         every, killed = found["commit_every_steps"], found["kill_steps_lost"]
-        what = f"{backend}: steps lost at resizes, when a worker is killed (saved every {every}), most"
+        what = f"{of}: steps lost at resizes, when a worker is killed (saved every {every}), most"
         text, missed = f"{found['graceful_steps_lost']}, {killed}", found["graceful_steps_lost"] > 0 or killed > every
         rows.append(Measured(what, text, f"0, {every}", missed))
     return measured(rows)
@@ -329,7 +330,7 @@ def table(result: Any) -> str:
 
 def _figures(result: Any) -> Mapping[str, Figure]:
     samples = {"idle": result["samples_s"]["baseline"], "harvested": result["samples_s"]["cooperative"]}
-    for backend in ("horovod", "torchrun"):
+    for backend in _BACKENDS:
         samples |= {f"{backend}.grow": [row["stall_s"] for row in result[backend]["samples"]["up"]]}
     return {
         name: Figure(f"{statistics.median(values):.2f} s", statistics.median(values), (min(values), max(values)))

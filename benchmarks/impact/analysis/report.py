@@ -108,8 +108,8 @@ def _demands_table(demands: Sequence[Mapping[str, Any]]) -> str:
         (
             row["recipe"],
             row["demand"],
-            _number(row["value"]),
-            f"{'at least' if row['at_least'] else 'at most'} {_number(row['bound'])}",
+            "-" if row["value"] is None else f"{row['value']:.3g}",
+            f"{'at least' if row['at_least'] else 'at most'} {row['bound']:g}",
             words[row["met"]],
         )
         for row in demands
