@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.history import measured
+from benchmarks.history import MONTH_BYTES, measured, rows_of
 
 pytestmark = pytest.mark.slow
 
@@ -18,3 +18,4 @@ def test_a_short_run_of_a_small_site_tells_all_figures(tmp_path: Path) -> None:
     assert 0 < told["bytes_an_hour_of_minutes"] < told["bytes"]
     assert told["answers"]["day"]["bytes"] > told["answers"]["month_without_trainers"]["bytes"]
     assert told["windows_s"]["again"] > 0
+    assert "missed" in rows_of(told | {"bytes": MONTH_BYTES + 1})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.checkpoints import by_path, clients, training
+from benchmarks.checkpoints import by_path, clients, large_states, training
 from tests.support.messages import wording
 
 pytestmark = pytest.mark.slow
@@ -52,3 +52,9 @@ def test_ratios_are_taken_by_pairs_of_one_repetition() -> None:
         for plain in (1, 9)
     ]
     assert by_path.summary(rows, ["saved by 4"])[wording("benchmarks.checkpoints.saved_by_four")] == pytest.approx(1.5)
+
+
+def test_the_table_marks_what_is_beyond_its_bound_and_leaves_samples_out() -> None:
+    found = {"training": {"stall / memory copy": 1.31, "workers killed": 0, "samples": [{"stall_s": 1.0}]}}
+    rows = large_states.table(found).splitlines()[2:]
+    assert ["missed" in row for row in rows] == [True, False]

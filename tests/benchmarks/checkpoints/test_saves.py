@@ -40,13 +40,20 @@ def test_a_trainer_on_summit_loses_steps_when_one_of_its_nodes_leaves_and_takes_
     [row] = saves.on_summit(recorded, 3, [1.0], seeds=2)
     assert row["loss_every_s"] == pytest.approx(1000.0 / 3)
     assert row["over_best_least"] <= row["over_best"] <= row["over_best_most"]
+    assert row["over_best_least"] == pytest.approx(min(row["over_best_by_trainer"]), abs=1e-4)
+    assert "missed" in saves.summit_table([row | {"over_best": saves.OVER_MOST + 0.01}])
 
 
 @pytest.mark.torch
 def test_a_save_of_a_small_state_is_measured_beside_one_copy() -> None:
     found = saves.measure([], costs_s=[12.0], seeds=1)
     assert found["least training"] >= saves.SHARE_WANTED
+    short = [one | {"training": saves.SHARE_WANTED - 0.01} for one in found["training"]]
+    assert "missed" in saves.losses_table(short, found["losses"])
     row = stalls.measure("elastic.save", 13_000_000)
     assert row is not None
     assert row["mb"] == 13
     assert min(row["stall_s"], row["copy_s"]) > 0.0
+    slow = row | {"samples": [one | {"stall_s": 9.0 * one["copy_s"]} for one in row["samples"]]}
+    assert "9.0 copies" in saves.stalls_table([slow])
+    assert "missed" in saves.stalls_table([slow])

@@ -33,3 +33,12 @@ def test_every_question_of_gloo_is_answered() -> None:
     found = gloo_questions.measure(6)
     assert found["questions"] == 60
     assert found["in s"] > 0
+
+
+def test_the_table_tells_least_and_most_of_what_was_repeated_only() -> None:
+    found = {
+        "some nodes": capacity.spread([{"s": 1.0}, {"s": 3.0}, {"s": 2.0}]),
+        "restarts": capacity.spread([{"s": 4.0}]),
+    }
+    rows = capacity.table(found).splitlines()[2:]
+    assert [row.split(" | ")[-1] for row in rows] == ["2 (1-3) |", "4 |"]

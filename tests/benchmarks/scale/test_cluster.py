@@ -19,6 +19,8 @@ def test_a_large_cluster_is_measured(capsys: pytest.CaptureFixture[str]) -> None
     assert (found["nodes"], found["jobs"]) == (200, 100)
     assert found["ticks"] >= 8
     assert 0 < found["tick_s"] <= found["tick_s_max"]
+    assert len(found["samples"]) == found["ticks"]
+    assert "missed" in cluster.table(found | {"tick_s_max": cluster.TICK_S + 0.1})
     assert found["rss_bytes"] > 20e6
     # A poll asks four times at least. One may be on its way when the requests are first counted, and lack some. Of
     # eight polls that ask three times there are 24, and up to 3 of the one on its way at the end: fewer than 28.
@@ -51,3 +53,4 @@ def test_real_nodes_are_harvested_and_given_back_at_once() -> None:
     assert (found["nodes"], found["preempted"], found["lockouts"], found["left_over"]) == (4, [4], 0, 0)
     assert found["give_back_s"]["count"] >= 4
     assert found["idle_to_ready_s"]["median"] > 0
+    assert "missed" in many_nodes.table(found | {"left_over": 1})
