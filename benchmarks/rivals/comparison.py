@@ -73,10 +73,14 @@ def _over(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     shares["untrained_share"] = [row["untrained_node_s"] / row["idle_node_s"] for row in rows]
     delays_s = [statistics.mean(row["delays_s"]) for row in rows]
     return {
-        **{name: {"mean": statistics.mean(of), "interval": stats.interval(of)} for name, of in shares.items()},
-        "delay_s": {"mean": statistics.mean(delays_s), "interval": stats.interval(delays_s)},
+        **{name: _mean(of) for name, of in shares.items()},
+        "delay_s": _mean(delays_s),
         "worst_delay_s": max(delay_s for row in rows for delay_s in row["delays_s"]),
         "waits_s": statistics.mean(wait_s for row in rows for wait_s in row["waits_s"]),
         **{name: sum(row[name] for row in rows) for name in ("samples_kept", "samples_lost", "untrained_node_s")},
         **{name: sum(row[name] for row in rows) for name in ("preempted_for", "slots_lost")},
     }
+
+
+def _mean(of_seeds: Sequence[float]) -> dict[str, Any]:
+    return {"mean": statistics.mean(of_seeds), "interval": stats.interval(of_seeds), "by_seed": of_seeds}

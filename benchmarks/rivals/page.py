@@ -40,10 +40,14 @@ def table(result: Mapping[str, Any], *recipes: str) -> str:
 
 
 def _share(value: Mapping[str, Any]) -> str:
-    half = "" if value["interval"] is None else f" ± {50 * (value['interval'][1] - value['interval'][0]):.0f}"
-    return f"{100 * value['mean']:.0f}{half} %"
+    return f"{100 * value['mean']:.0f} %{_spread(value, 100.0, '.0f')}"
 
 
 def _delay(value: Mapping[str, Any]) -> str:
-    half = "" if value["interval"] is None else f" ± {(value['interval'][1] - value['interval'][0]) / 2:.1f}"
-    return f"{value['mean']:+.1f}{half} s".replace("-", "−")
+    return f"{value['mean']:+.1f} s{_spread(value, 1.0, '+.1f')}".replace("-", "−")
+
+
+def _spread(value: Mapping[str, Any], factor: float, form: str) -> str:
+    """The interval of the mean; of two seeds, whose interval says nothing, the values."""
+    low, high = value["interval"] if len(value["by_seed"]) > 2 else (min(value["by_seed"]), max(value["by_seed"]))
+    return f" ({format(factor * low, form)} to {format(factor * high, form)})"

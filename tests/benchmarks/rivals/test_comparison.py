@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.impact.record import JobRow, PilotRow, Run
+from benchmarks.rivals import page
 from benchmarks.rivals.comparison import Outcome, of_seed, over_seeds
 from benchmarks.rivals.training import Costs, Group
 
 pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+RESULT = REPOSITORY / "benchmarks" / "results" / "rivals.json"
 
 
 def job(number: int, submit_s: float, start_s: float) -> JobRow:
@@ -69,3 +76,21 @@ def test_the_unit_of_every_interval_is_the_seed() -> None:
     alone = over_seeds(seeds[:1])["bftd"]
     assert alone["delay_s"]["interval"] is None
     assert alone["worst_delay_s"] == pytest.approx(1.0)
+
+
+def test_the_page_has_the_table_of_the_result_that_is_kept() -> None:
+    result = json.loads(RESULT.read_text())["result"]
+    assert page.table(result) in (REPOSITORY / "docs" / "evidence" / "impact.md").read_text()
+
+
+def test_a_table_shows_the_interval_of_three_seeds_and_the_values_of_two() -> None:
+    values: dict[str, Any] = {"by_seed": [0.2, 0.4, 0.6], "interval": [-0.1, 0.9], "mean": 0.4}
+    row: dict[str, Any] = {"worst_delay_s": 1.0, "slots_lost": 1, "preempted_for": 2}
+    row |= dict.fromkeys(("won_share", "lost_share", "untrained_share", "delay_s"), values)
+    names = ("nothing", "again", "scavenger", "allocations", "bftd")
+    result = {"recipes": {"default": {"systems": dict.fromkeys(names, row)}}}
+    line = page.table(result).splitlines()[-1]
+    assert "| 40 % (-10 to 90) |" in line
+    assert "| +0.4 s (−0.1 to +0.9) |" in line
+    values |= {"by_seed": [0.2, 0.6]}
+    assert "| 40 % (20 to 60) |" in page.table(result).splitlines()[-1]
