@@ -38,7 +38,7 @@ ROWS = (
         "slots lost, of jobs that start on harvested nodes",
         ("impact.slots",),
         "impact.md#results",
-        "0",
+        "0; 1 in 100 with long backfill cycles",
         lambda values: values[0] == 0,
     ),
     Row(

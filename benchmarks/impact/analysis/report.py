@@ -13,6 +13,7 @@ from benchmarks.impact.analysis.stats import WANTED_S
 from benchmarks.impact.earmarks import STARTED
 from benchmarks.impact.recipe import MAIN, RECIPES, control_of, without_bftd
 from benchmarks.impact.record import NO_TRAINING, Run
+from benchmarks.markdown import percent
 
 _KEY = ("recipe", "release", "training", "stream", "stretch")
 _Key = tuple[str, str, str, int, int]
@@ -175,7 +176,7 @@ def evidence(found: Mapping[str, Any]) -> dict[str, Figure]:
     there = {recipe.name: row for recipe in MAIN if (row := found[recipe.name]) is not None}
     told: dict[str, Figure] = {}
     for name, row in there.items():
-        told[f"{name}.harvested_share"] = Figure(_percent(row["harvested_share"]), row["harvested_share"])
+        told[f"{name}.harvested_share"] = Figure(percent(row["harvested_share"], 0), row["harvested_share"])
         mean_s = row["preempt_to_start_s"]["mean"]
         if mean_s is not None:
             told[f"{name}.preempt_to_start"] = Figure(f"{mean_s:.2f} s", mean_s)
