@@ -48,6 +48,12 @@ def test_a_page_shows_what_its_results_say(path: Path) -> None:
     assert pages.filled(text) == text, "python -m benchmarks.evidence --pages"
 
 
+def test_every_figure_of_the_front_page_is_made_from_a_result() -> None:
+    text = pages.without_figures((kept.REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)  # a session is no measurement
+    assert MEASURED.findall(prose) == []
+
+
 def test_every_result_that_is_kept_is_shown_and_of_the_command_that_runs() -> None:
     shown = "".join(path.read_text(encoding="utf-8") for path in pages.pages())
     for name in kept.names():
