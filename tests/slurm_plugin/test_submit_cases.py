@@ -193,8 +193,10 @@ def test_an_elastic_submission_makes_the_same_job_by_either_way(
     # `bft sbatch` hides the script's own option from an sbatch that does not know it.
     assert outcome.source.replace("##SBATCH", "#SBATCH").rstrip("\n") == source.rstrip("\n")
     header = outcome.header
-    # 26.05 keeps an escaped blank at the end of a line
-    assert ElasticSpec.parse(header.elastic.rstrip()) == ElasticSpec.parse(spec)
+    kept = (
+        header.elastic.rstrip() if name == "escaped.py" else header.elastic
+    )  # 26.05 keeps an escaped blank at its end
+    assert ElasticSpec.parse(kept) == ElasticSpec.parse(spec)
     assert header.script == str(user.home / name)
     # slurmctld may not see the user's files: with the plug-ins, the driver looks for the Python.
     assert Path(header.interpreter).name in ("", "python3")
