@@ -11,13 +11,13 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 from benchmarks import markdown
+from benchmarks.evidence import kept
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 RESULTS = CHECKOUT / "benchmarks" / "results" / "slurm"
@@ -55,7 +55,7 @@ def run(release: str, group: str) -> bool:
     says = subprocess.run([*root, "slurmctld", "-V"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()[-1]
     if not says.startswith(f"{release}."):
         raise ValueError(f"Debian's {SUITES[release]} has Slurm {says} by now: set SUITES in {Path(__file__).name}")
-    found = {"commit": _commit(), "date": time.strftime("%Y-%m-%d", time.gmtime()), "host": _host()}
+    commit, host = kept.commit(), kept.this_host()
     with tempfile.TemporaryFile() as report:
         # the chroot sees no file of this machine, but what is open
         tests = [
@@ -68,10 +68,8 @@ def run(release: str, group: str) -> bool:
         if not (told := report.read()):
             raise ValueError(f"the tests in tests/{group} were not run to their end (exit code {code})")
         result = {"release": says, **outcomes(told)}
-    RESULTS.mkdir(parents=True, exist_ok=True)
     command = f"make test-slurm RELEASE={release} GROUP={group}"
-    text = json.dumps({"command": command, **found, "result": result}, indent=1)
-    (RESULTS / f"{release}-{group}.json").write_text(f"{text}\n", encoding="utf-8")
+    kept.write(f"slurm/{release}-{group}", kept.Kept(command, commit, kept.today(), host, result))
     return code != 0
 
 
@@ -108,24 +106,8 @@ def _cell(result: Mapping[str, Any] | None) -> str:
     return ", ".join(f"{count} {word}" for word, count in parts.items() if count or word == "passed")
 
 
-def _commit() -> str:
-    say = ("git", "rev-parse", "--short", "HEAD")
-    return subprocess.run(say, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _host() -> dict[str, Any]:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        "processor": models[0] if models else os.uname().machine,
-        "load": round(os.getloadavg()[0], 2),
-    }
-
-
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError, kept.EvidenceError) as error:
         sys.exit(f"test-slurm: {error}")

@@ -75,7 +75,9 @@ def names() -> list[str]:
 def write(name: str, kept: Kept) -> None:
     """Keep a result under a name."""
     text = json.dumps(asdict(kept), separators=(",", ":"), sort_keys=True)
-    (RESULTS / f"{name}.json").write_text(f"{text}\n", encoding="utf-8")
+    path = RESULTS / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def run(words: Sequence[str]) -> Kept:
@@ -83,7 +85,7 @@ def run(words: Sequence[str]) -> Kept:
     changed = _git("status", "--porcelain", "--", ".", *_FREE)
     if changed:
         raise EvidenceError(f"files differ from the commit, so it would not tell what ran: {changed.splitlines()[0]}")
-    host = Host(os.cpu_count() or 1, psutil.virtual_memory().total, _processor(), round(os.getloadavg()[0], 1))
+    host = this_host()
     done = subprocess.run(
         [sys.executable, "-m", *words, "--json"], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, check=False
     )
@@ -94,7 +96,22 @@ def run(words: Sequence[str]) -> Kept:
         result = json.loads(done.stdout)
     except ValueError as error:
         raise EvidenceError(f"{command} --json printed no JSON: {error}") from error
-    return Kept(command, _git("rev-parse", "--short=10", "HEAD"), str(datetime.date.today()), host, result)
+    return Kept(command, commit(), today(), host, result)
+
+
+def this_host() -> Host:
+    """Return this machine and its load."""
+    return Host(os.cpu_count() or 1, psutil.virtual_memory().total, _processor(), round(os.getloadavg()[0], 1))
+
+
+def commit() -> str:
+    """Return the commit that is checked out; raises EvidenceError."""
+    return _git("rev-parse", "--short=10", "HEAD")
+
+
+def today() -> str:
+    """Return the date in UTC."""
+    return str(datetime.datetime.now(datetime.timezone.utc).date())
 
 
 def _git(*words: str) -> str:
