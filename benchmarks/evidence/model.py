@@ -1,10 +1,19 @@
-"""A benchmark whose result is kept, and a figure of it."""
+"""A benchmark whose result is kept, a figure of it, and the numbers of its samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+
+def rounded(value: Any, digits: int = 6) -> Any:
+    """JSON data with so many significant digits of each number, so that a file of samples stays small."""
+    if isinstance(value, float):
+        return float(f"{value:.{digits}g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(each, digits) for key, each in value.items()}
+    return [rounded(each, digits) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True, slots=True)

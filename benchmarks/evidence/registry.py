@@ -19,6 +19,7 @@ MODULES = (
     "benchmarks.history",
     "benchmarks.impact.__main__",
     "benchmarks.ledger",
+    "benchmarks.paper.__main__",
     "benchmarks.pieces",
     "benchmarks.preempting",
     "benchmarks.scale.cluster",

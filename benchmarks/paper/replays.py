@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,14 @@ class Case:
     @property
     def key(self) -> str:
         """The same text for the same case, in this run and in a file."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps(self.to_json(), sort_keys=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """What differs from a replay of the week with the default options."""
+        options = _changed(self.options, Options())
+        if self.options.mends is not None:
+            options["mends"] = [name for name, is_mended in asdict(self.options.mends).items() if is_mended]
+        return {**_changed(self, Case("", Options())), "options": options}
 
     @property
     def title(self) -> str:
@@ -70,6 +77,11 @@ class Case:
         words += [f"K {options.scavenger_nodes}"] * (options.scavenger_nodes is not None)
         words += [f"{self.weeks} weeks"] * (self.weeks > 1) + ["timed"] * self.timed
         return ", ".join(words)
+
+
+def _changed(given: Case | Options, default: Case | Options) -> dict[str, Any]:
+    pairs = {field.name: (getattr(given, field.name), getattr(default, field.name)) for field in fields(given)}
+    return {name: mine for name, (mine, usual) in pairs.items() if mine != usual}
 
 
 def case(trainers: str, mends: Mends = REFERENCE, **options: Any) -> Case:
@@ -163,7 +175,9 @@ def measure(folder: Path, case: Case, hours: float | None) -> tuple[dict[str, An
         "cpu_s": cpu_s,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
-    row = {"case": asdict(case), "result": result.to_json(series=True), "extras": extras}
+    shown = {name: value for name, value in result.to_json(series=True).items() if name != "run"}
+    shown["series"] = {key: [each[key] for each in shown["series"]] for key in ("efficiency", "node_hours")}
+    row = {"case": case.to_json(), "result": shown, "extras": extras}
     return row, result.account.outcome(changes_s)
 
 
