@@ -14,10 +14,12 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark, Figure, rounded
+from benchmarks.markdown import percent, table
 from bftd.core.planning.planning import CLASSES_GAP, CLASSES_TIME_LIMIT_S, QUICK
 from milp import Cap, Curve, NodeSpec, Plan, Problem, TrainerSpec, solve
 
@@ -89,7 +91,33 @@ def measure(case: str, problems: list[Problem], bound_s: float) -> dict[str, Any
         "least_share": min(shares),
         "median_share": statistics.median(shares),
         "highs_least_share": min(highs),
+        "taken_s": taken_s,
+        "shares": shares,
     }
+
+
+def decisions(found: Mapping[str, Any]) -> str:
+    """A row for each case; a cell has the median and worst seconds, and the least share of the bound."""
+    sizes = list(dict.fromkeys(row["nodes"] for row in found["rows"]))
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in found["rows"]):
+        mine = {row["nodes"]: row for row in found["rows"] if row["case"] == case}
+        lines.append([case, *(_cell(mine[size]) for size in sizes)])
+    return table(["trainers", *(f"{size:,} nodes: median, worst, least share" for size in sizes)], lines)
+
+
+def _cell(row: Mapping[str, Any]) -> str:
+    return f"{row['median_s']:.2f} s, {row['worst_s']:.2f} s, {percent(row['least_share'])}"
+
+
+def _figures(found: Mapping[str, Any]) -> Mapping[str, Figure]:
+    """The least share of the bound among all cases, and among all shares."""
+    shares = [share for row in found["rows"] for share in row["shares"]]
+    return {"least-share": Figure(percent(min(shares), 0), min(shares), (min(shares), max(shares)))}
+
+
+_WORDS = ("benchmarks.classes", "--seeds", "1", "--bound-s", "6")
+EVIDENCE = {"classes": Benchmark(_WORDS, 2.0, {"decisions": decisions}, _figures)}
 
 
 def main() -> None:
@@ -110,15 +138,8 @@ def main() -> None:
             for started in (False, True)
         ]
         rows += [measure(case, list(map(change, problems)), asked.bound_s) for case, change in CASES.items()]
-    if asked.json:
-        print(json.dumps({"trainers": asked.trainers, "classes": asked.classes, "rows": rows}, indent=2))
-        return
-    print("nodes  case           median   worst  of the bound: least, median   highs in that time: least")
-    for row in rows:
-        print(
-            f"{row['nodes']:5}  {row['case']:13}  {row['median_s'] * 1e3:4.0f} ms {row['worst_s'] * 1e3:5.0f} ms  "
-            f"{row['least_share']:20.1%} {row['median_share']:7.1%} {row['highs_least_share']:27.1%}"
-        )
+    found = rounded({"trainers": asked.trainers, "classes": asked.classes, "rows": rows})
+    print(json.dumps(found, indent=2) if asked.json else decisions(found))
 
 
 if __name__ == "__main__":

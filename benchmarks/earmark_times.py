@@ -14,10 +14,12 @@ import random
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark, Figure, rounded
+from benchmarks.markdown import table
 from bftd.pool.backfill.model import Component, JobEnd, Numbering, PlannerOutcome, QueueEntry
 from bftd.pool.backfill.planner import simulate
 from slurm_plugin.read.types import Scheduler
@@ -182,6 +184,7 @@ def _row(cluster: Cluster, name: str, depth: int, running: int, repeats: int) ->
         "median_s": statistics.median(times_s),
         "fastest_s": min(times_s),
         "slowest_s": max(times_s),
+        "times_s": times_s,
         "peak_bytes": peak,
         "now": len(outcome.now),
         "planned": len(outcome.later),
@@ -191,6 +194,42 @@ def _row(cluster: Cluster, name: str, depth: int, running: int, repeats: int) ->
     }
 
 
+def looks(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A row for each kind of queue; of a size, milliseconds at both depths, and the most MB."""
+    sizes = [(nodes, waiting) for nodes, waiting, _ in SIZES]
+    lines = []
+    for queue in QUEUES:
+        cells: list[str] = []
+        for nodes, _ in sizes:
+            mine = [row for row in rows if (row["queue"], row["nodes"]) == (queue, nodes)]
+            cells += [*map(_time, mine), f"{max(row['peak_bytes'] for row in mine) / 2**20:.1f}"]
+        lines.append([queue, *cells])
+    heads = [
+        (f"{nodes:,} nodes, {DEPTH} jobs deep", f"{waiting:,} deep", f"MB on {nodes:,} nodes")
+        for nodes, waiting in sizes
+    ]
+    return table(["queue", *(head for each in heads for head in each)], lines)
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    median, fastest, slowest = (f"{1e3 * row[name]:.0f}" for name in ("median_s", "fastest_s", "slowest_s"))
+    missed = ", missed" if row["nodes"] == SIZES[0][0] and not row["within_bound"] else ""
+    return f"{median} ({fastest}-{slowest}){missed}"
+
+
+def _figures(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Figure]:
+    """Processor time of a look, between the fastest and the slowest."""
+    return {
+        f"{row['queue'].replace(' ', '-')}-{row['nodes']}-{row['depth']}": Figure(
+            f"{1e3 * row['median_s']:.0f} ms", row["median_s"], (row["fastest_s"], row["slowest_s"])
+        )
+        for row in rows
+    }
+
+
+EVIDENCE = {"earmark_times": Benchmark(("benchmarks.earmark_times",), 1.0, {"looks": looks}, _figures)}
+
+
 def main() -> None:
     """Print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -198,16 +237,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = measure(options.repeats)
-    if options.json:
-        print(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        print(
-            f"{row['nodes']} nodes, {row['queue']}, {row['depth']} jobs deep: "
-            f"{1e3 * row['median_s']:.0f} ms ({1e3 * row['fastest_s']:.0f}-{1e3 * row['slowest_s']:.0f}, first "
-            f"{1e3 * row['first_s']:.0f}), {row['peak_bytes'] / 2**20:.1f} MB; {row['now']} start now, "
-            f"{row['planned']} later{'; ' + row['cut'] if row['cut'] else ''}"
-        )
+    print(json.dumps(rounded(rows), indent=2) if options.json else looks(rows))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@
 CPU time is that of this process and its children. It and the wall time are of the whole `solve()` as the daemon calls
 it: choosing the solver, solving and verifying the plan, without sentences. Every instance is seeded and solved once,
 after one small problem that loads the solver. Solvers that are not ready, or not licensed for a size, are listed with
-why. Where `exact` and `highs` have both run, the last lines compare them on the same instances, and all medians of
-`exact` are held against what they should be.
+why.
 """
 
 from __future__ import annotations
@@ -14,18 +13,19 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import platform
 import resource
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import psutil
 
+from benchmarks.evidence.model import Benchmark, Figure, rounded
 from benchmarks.instances import FAMILIES, STARTS, Family, Start, build, redraw
+from benchmarks.markdown import percent, table
 from milp import Cap, MilpError, Problem, UnsupportedError, solve
 
 SMALL, MEDIUM, LARGE = (35, 800), (200, 5_000), (1_000, 20_000)
@@ -41,9 +41,13 @@ CROSSING_SOLVERS = ("gurobi", "highs")
 USERS, ACCOUNTS = 7, 3
 USER_SHARE, ACCOUNT_SHARE = 0.1, 0.225
 
-# What is aimed at: how many times as long HiGHS takes on its count model, and the median CPU time of `exact`.
+# What is aimed at: how many times as long HiGHS takes on its count model, its median CPU time, and those of `exact` and
+# of classes of nodes.
 LEAST_RATIO = 25.0
+HIGHS_MS = {SMALL: 1_000, MEDIUM: 3_000}
 MOST_MS = {SMALL: 2.0, MEDIUM: 5.0, LARGE: 20.0}
+MOST_WORST_MS = {MEDIUM: 20.0}
+CLASSES_MS = 200.0
 
 # Linux makes the clock of a process's CPU time from its id and this number (clock_getcpuclockid(3)).
 _SCHEDULED_TIME = 2
@@ -182,7 +186,7 @@ def _cpu_s_of(pid: int) -> float:
         return 0.0
 
 
-# -- the table ---
+# -- a line of each row as it comes ---
 
 _COLUMNS = "{:13} {:7} {:8} {:>13} {:>3}  {:>9} {:>9} {:>9}  {:>9} {:>8} {:>8}  {}"
 _HEADINGS = ("solver", "family", "map", "size", "n", "cpu p50", "min", "max", "wall p50", "gap max", "of best", "notes")
@@ -210,11 +214,15 @@ def _text(*cells: object) -> str:
 def _note(result: dict[str, Any]) -> str:
     if "skipped" in result:
         return f"{'failed' if 'failed' in result else 'skipped'}: {result['skipped']}"
+    late, limit_s = _late(result), result["row"]["time_limit_s"]
+    return f"time limit of {limit_s:g} s in {late} of {len(result['wall_s'])}" if late else ""
+
+
+def _late(result: Mapping[str, Any]) -> int:
+    """How often a solver was stopped at its limit: it stops a little before; a heuristic is soon done."""
     limit_s = result["row"]["time_limit_s"]
     runs = zip(result["status"], result["wall_s"], strict=True)
-    # A solver that is told its limit stops a little before it; a heuristic is never optimal, but soon done.
-    late = sum(limit_s is not None and status != "optimal" and wall_s > limit_s / 2 for status, wall_s in runs)
-    return f"time limit of {limit_s:g} s in {late} of {len(result['wall_s'])}" if late else ""
+    return sum(limit_s is not None and status != "optimal" and wall_s > limit_s / 2 for status, wall_s in runs)
 
 
 # -- what is aimed at ---
@@ -256,28 +264,112 @@ def medians(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def verdict(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Lines that say what is met and what is missed."""
-    for one in ratios(results):
-        head = f"{one['family']:7} {one['trainers']}x{one['nodes']}: HiGHS's count model takes {one['ratio']:.1f} times"
-        spread = f"{one['least']:.1f}-{one['most']:.1f} in {one['n']} instances"
-        aim = f"{'met' if one['met'] else 'MISSED'}: {one['aim']:g} or more"
-        yield f"{head} the CPU time of exact ({spread}; {one['highs_ms']:.1f} / {one['exact_ms']:.2f} ms), {aim}"
-    times = medians(results)
-    for aim_ms in dict.fromkeys(one["aim_ms"] for one in times):
-        mine = [one for one in times if one["aim_ms"] == aim_ms]
-        worst = max(mine, key=lambda one: one["median_ms"])
-        where = f"{worst['family']}, {worst['start']}"
-        over = sum(not one["met"] for one in mine)
-        aim = f"MISSED in {over} of {len(mine)} rows" if over else "met"
-        size = f"{worst['trainers']}x{worst['nodes']}"
-        yield f"exact {size}: largest median {worst['median_ms']:.2f} ms ({where}), {aim}: {aim_ms:g} ms or less"
+# -- the tables ---
+
+_FAMILY = {"paper": "paper's networks", "hpo": "one network", "random": "random"}
+_MAPS = {"random": "a random map", "settled": "an optimum's map"}
+
+
+def times(found: Mapping[str, Any]) -> str:
+    """CPU milliseconds of `exact` by size and current map, and of three classes of nodes."""
+    lines = []
+    for size, bound_ms in MOST_MS.items():
+        for start, name in _MAPS.items():
+            cells = [
+                _time(one, bound_ms, MOST_WORST_MS.get(size))
+                for one in _rows(found, part="exact", start=start, trainers=size[0], nodes=size[1])
+            ]
+            worst = f", worst {MOST_WORST_MS[size]:g}" if size in MOST_WORST_MS else ""
+            lines += [[f"{_size(size)}, {name}", *cells, f"{bound_ms:g}{worst}"]] if cells else []
+    classes = [_time(one, CLASSES_MS) for one in _rows(found, part="classes")]
+    lines += [[f"{_size(SMALL)}, 3 classes (`auto`)", *classes, f"{CLASSES_MS:g}"]] if classes else []
+    return table(["trainers x nodes, from", *_FAMILY.values(), "bound"], lines) if lines else ""
+
+
+def compared(found: Mapping[str, Any]) -> str:
+    """How many times as long HiGHS takes on its count model, by the medians on the same problems."""
+    lines = []
+    for size, bound_ms in HIGHS_MS.items():
+        mine = {one["family"]: one for one in found["ratios"] if (one["trainers"], one["nodes"]) == size}
+        if mine.keys() >= _FAMILY.keys():
+            ratios_ = [f"{mine[name]['ratio']:.0f}{_missed(not mine[name]['met'])}" for name in _FAMILY]
+            highs = [f"{mine[name]['highs_ms']:.0f}{_missed(mine[name]['highs_ms'] > bound_ms)}" for name in _FAMILY]
+            lines.append([_size(size), *ratios_, f"{LEAST_RATIO:g}", " / ".join(highs), f"{bound_ms:,}"])
+    head = ["trainers x nodes", *_FAMILY.values(), "bound", "HiGHS's medians, ms", "bound"]
+    return table(head, lines) if lines else ""
+
+
+def caps_that_cross(found: Mapping[str, Any]) -> str:
+    """CPU milliseconds with caps that cross: median, least and most."""
+    lines = []
+    for family, name in _FAMILY.items():
+        cells = []
+        for one in _rows(found, part="crossing", family=family):
+            cpu = [1e3 * value for value in one["cpu_s"]]
+            late = f", {_late(one)} of {len(cpu)} stopped at the limit" if _late(one) else ""
+            cells.append(f"{statistics.median(cpu):.0f} ({min(cpu):.0f}-{max(cpu):.0f}){late}" if cpu else "-")
+        lines += [[name, *cells]] if cells else []
+    return table(["family", *CROSSING_SOLVERS], lines) if lines else ""
+
+
+def figure_5(found: Mapping[str, Any]) -> str:
+    """CPU milliseconds on the paper's Figure 5's sizes, of equal shares the part of the optimum."""
+    lines = []
+    for size in FIGURE_5:
+        mine = _rows(found, part="figure5", trainers=size[0], nodes=size[1])
+        lines += [[_size(size), *map(_of_figure_5, mine)]] if mine else []
+    head = ["trainers x nodes", *FIGURE_5_SOLVERS[:-1], "equal-share, of the optimum"]
+    return table(head, lines) if lines else ""
+
+
+def _of_figure_5(one: Mapping[str, Any]) -> str:
+    if not one["cpu_s"]:
+        return "-"
+    if one["row"]["solver"] == "equal-share":
+        return percent(statistics.median(one["of_optimum"]), 0)
+    text = f"{1e3 * statistics.median(one['cpu_s']):,.3g}"
+    return f"{text}, {_late(one)} of {len(one['cpu_s'])} stopped, gap {max(one['gap']):.1%}" if _late(one) else text
+
+
+def _rows(found: Mapping[str, Any], **wanted: object) -> list[Any]:
+    """The results whose row has these fields, in the order of the families."""
+    return [one for one in found["results"] if all(one["row"][name] == value for name, value in wanted.items())]
+
+
+def _time(one: Mapping[str, Any], bound_ms: float, worst_ms: float | None = None) -> str:
+    cpu = [1e3 * value for value in one["cpu_s"]]
+    if not cpu:
+        return "-"
+    missed = statistics.median(cpu) > bound_ms or (worst_ms is not None and max(cpu) > worst_ms)
+    return f"{statistics.median(cpu):.2g}, worst {max(cpu):.2g}{_missed(missed)}"
+
+
+def _missed(missed: bool) -> str:
+    return ", missed" if missed else ""
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]:,} x {size[1]:,}"
+
+
+def _figures(found: Mapping[str, Any]) -> Mapping[str, Figure]:
+    """A plan for 35 trainers on 800 nodes from a random map: the medians of the families, and all runs."""
+    small = _rows(found, part="exact", start="random", trainers=SMALL[0], nodes=SMALL[1])
+    runs_ms = [[1e3 * value for value in one["cpu_s"]] for one in small]
+    medians_ms = [statistics.median(one) for one in runs_ms]
+    missed = sum(one > MOST_MS[SMALL] for one in medians_ms)
+    text = f"{min(medians_ms):.1f}-{max(medians_ms):.1f} ms" + f", missed in {missed} of {len(small)}" * (missed > 0)
+    return {"plan": Figure(text, max(medians_ms), (min(map(min, runs_ms)), max(map(max, runs_ms))))}
+
+
+TABLES = {"times": times, "ratios": compared, "crossing": caps_that_cross, "figure5": figure_5}
+EVIDENCE = {"milp": Benchmark(("benchmarks.milp",), 8.0, TABLES, _figures)}
 
 
 def main() -> None:
-    """Runs the parts asked for and prints a table, or JSON with all raw values."""
+    """Runs the parts asked for and prints tables, or JSON with all raw values."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--json", action="store_true", help="print only the JSON, the table goes to stderr")
+    parser.add_argument("--json", action="store_true", help="print JSON in place of tables")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
     parser.add_argument("--repeats", type=int, default=20, help="instances of a row, fewer where it is slow")
     parser.add_argument("--time-limit", type=float, default=10.0, metavar="S", help="of one MILP solve")
@@ -287,12 +379,13 @@ def main() -> None:
         parser.error("--repeats and --time-limit must be positive")
 
     chosen = [row for row in rows(options.repeats, options.time_limit) if row.part in options.only]
-    out = sys.stderr if options.json else sys.stdout
-    results = run(quick(chosen) if options.quick else chosen, out)
-    print("", *verdict(results), sep="\n", file=out)
-    if options.json:
-        aims = {"ratios": ratios(results), "medians": medians(results)}
-        print(json.dumps({"machine": _machine(), **aims, "results": results}, indent=2))
+    results = run(quick(chosen) if options.quick else chosen, sys.stderr)
+    found = rounded({"ratios": ratios(results), "medians": medians(results), "results": results}, 5)
+    print(
+        json.dumps(found, indent=2)
+        if options.json
+        else "\n\n".join(filter(None, (of(found) for of in TABLES.values())))
+    )
 
 
 def run(chosen: Sequence[Row], out: Any) -> list[dict[str, Any]]:
@@ -304,10 +397,6 @@ def run(chosen: Sequence[Row], out: Any) -> list[dict[str, Any]]:
         results.append(measure(row, optima))
         print(line(results[-1]), file=out, flush=True)
     return results
-
-
-def _machine() -> dict[str, str]:
-    return {"python": platform.python_version(), "machine": platform.machine(), "processor": platform.processor()}
 
 
 if __name__ == "__main__":

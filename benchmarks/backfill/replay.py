@@ -28,7 +28,10 @@ from pathlib import Path
 
 from benchmarks.backfill.cycle_log import Cycle
 from benchmarks.backfill.recording import Recording, load
+from benchmarks.evidence.model import Benchmark
 from benchmarks.impact.site import PILOTS
+from benchmarks.markdown import percent
+from benchmarks.markdown import table as markdown
 from bftd.pool.availability import survey
 from bftd.pool.earmarks import EarmarkMemory
 from bftd.pool.harvest import Harvest
@@ -38,6 +41,11 @@ from slurm_plugin.nodeset import fold
 from slurm_plugin.read.types import Snapshot
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "tests" / "recordings" / "backfill"
+SEEN = ("1", "11")
+"""The seeds by whose recordings the copy was mended."""
+EVERY_SECOND = "tuned"
+"""The recipe in which most jobs start before anybody could have seen that they fit."""
+LEAST_PREDICTED, LEAST_USEFUL = 0.92, 0.75
 AHEAD_S = 1.0
 SAME_S = 2.0
 _HARVEST = Harvest.of(PILOTS)
@@ -228,35 +236,59 @@ def _clock(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, timezone.utc).strftime("%H:%M:%S.%f")[:-5]
 
 
-def table(replayed: Sequence[Replayed]) -> str:
-    """The counts as a table in Markdown, with a sum."""
-    total = Counts()
-    for one in replayed:
-        total.add(one.counts)
-    head = (
-        "recording", "cycles", "starts", "predicted", "ahead", "in time", "came of said", "earmarks useful",
-        "wasted", "same plans",
-    )  # fmt: skip
-    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
-    for name, counts in [*((one.name, one.counts) for one in replayed), ("all", total)]:
-        cells = (
-            name,
-            str(counts.cycles),
-            str(counts.starts),
-            _share(counts.predicted, counts.starts),
-            _share(counts.ahead, counts.starts),
-            _share(counts.in_time, counts.starts),
-            _share(counts.came, counts.said),
-            _share(counts.useful, counts.earmarks),
-            f"{counts.wasted_node_s:.0f} of {counts.node_s:.0f} node-s",
-            _share(counts.same, counts.plans),
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def table(found: Mapping[str, Counts]) -> str:
+    """The counts of recordings by name, summed up by recipe and release, and all but those of cycles a second apart."""
+    groups: dict[str, list[str]] = {}
+    for name in found:
+        recipe, release, _ = name.split("-")
+        groups.setdefault(f"{recipe}, {release}", []).append(name)
+    every = [name for name in found if not name.startswith(EVERY_SECOND)]
+    rows = [_row(group, [found[name] for name in names], _held_out(found, names)) for group, names in groups.items()]
+    if len(groups) > 1 and every:
+        rows.append(_row(f"all but {EVERY_SECOND}", [found[name] for name in every], _held_out(found, every)))
+    head = ("recipe, release", "recordings (held out)", "cycles", "backfill's starts predicted", "the same, held out")
+    head += ("a second ahead", "came of said", "earmarks that led to a start", "the same, held out", "wasted")
+    return markdown([*head, "plans within 2 s"], rows)
 
 
-def _share(count: int, of: int) -> str:
-    return f"{count} of {of} ({count / of:.0%})" if of else "-"
+def _held_out(found: Mapping[str, Counts], names: Iterable[str]) -> list[Counts]:
+    return [found[name] for name in names if name.rpartition("-")[2] not in SEEN]
+
+
+def _row(group: str, counts: Sequence[Counts], held_out: Sequence[Counts]) -> list[str]:
+    every, others = Counts(), Counts()
+    for total, parts in ((every, counts), (others, held_out)):
+        for part in parts:
+            total.add(part)
+    bounded = not group.startswith(EVERY_SECOND)
+    predicted = [one.predicted_share < LEAST_PREDICTED and bounded for one in (every, others)]
+    useful = [one.useful_share < LEAST_USEFUL and bounded for one in (every, others)]
+    return [
+        group,
+        f"{len(counts)} ({len(held_out)})",
+        f"{every.cycles:,}",
+        _share(every.predicted, every.starts, predicted[0]),
+        _share(others.predicted, others.starts, predicted[1]),
+        _share(every.ahead, every.starts),
+        _share(every.came, every.said),
+        _share(every.useful, every.earmarks, useful[0]),
+        _share(others.useful, others.earmarks, useful[1]),
+        percent(every.wasted_node_s / every.node_s, 0) if every.node_s else "-",
+        _share(every.same, every.plans),
+    ]
+
+
+def _share(count: int, of: int, missed: bool = False) -> str:
+    return f"{count:,} of {of:,}, {count / of:.1%}{', missed' if missed else ''}".replace("%", " %") if of else "-"
+
+
+EVIDENCE = {
+    "backfill_replay": Benchmark(
+        ("benchmarks.backfill.replay",),
+        2.0,
+        {"starts": lambda result: table({name: Counts(**counts) for name, counts in result.items()})},
+    )
+}
 
 
 def main() -> int:
@@ -277,7 +309,7 @@ def main() -> int:
     if options.json:
         print(json.dumps({one.name: asdict(one.counts) for one in replayed}, indent=2))
     else:
-        print(table(replayed))
+        print(table({one.name: one.counts for one in replayed}))
     return 0
 
 

@@ -27,7 +27,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
+from benchmarks.evidence.model import Benchmark, Figure, rounded
+from benchmarks.markdown import percent, table
 from sizing.cpu.sensitivity.matrix import Matrix
 from studies.synergy.optimum.pooled import bounds
 from studies.synergy.packing import priced, throughput, tune
@@ -98,7 +101,10 @@ def draw(family: str, rng: random.Random, gpus: int, sizes: Sequence[int], first
 
 @dataclass(frozen=True)
 class Case:
-    """Of all draws; throughput is a mean over GPUs, relative to proportional, and shares are of OPT's."""
+    """Of all draws; throughput is a mean over GPUs, relative to proportional, and shares are of OPT's.
+
+    `shares` and `took_ms` are those of each draw.
+    """
 
     family: str
     sizes: str
@@ -112,6 +118,8 @@ class Case:
     priced_least_job: float
     median_ms: float
     worst_ms: float
+    shares: tuple[float, ...]
+    took_ms: tuple[float, ...]
 
 
 def measure(family: str, sizes: str, count: int, draws: int, seed: int) -> Case:
@@ -145,6 +153,8 @@ def measure(family: str, sizes: str, count: int, draws: int, seed: int) -> Case:
         min(least),
         statistics.median(taken_ms),
         max(taken_ms),
+        tuple(shares),
+        tuple(taken_ms),
     )
 
 
@@ -186,6 +196,51 @@ def _places(packing: Packing, id: str) -> list[tuple[int, int]]:
     return [(share.server, share.gpus) for share in packing.shares[id]]
 
 
+def throughputs(found: Mapping[str, Any]) -> str:
+    """A row for each family, mixture of sizes and number of servers."""
+    rows = [
+        [
+            *(f"{each['family']}, {each['sizes']}", each["servers"]),
+            *(f"{each[name]:.3f}" for name in ("opt", "priced", "greedy")),
+            f"{percent(each['priced_share'])} ({percent(each['priced_least_share'])})",
+            f"{each['priced_least_job']:.3f}",
+            f"{each['median_ms']:.1f} ({each['worst_ms']:.1f})",
+        ]
+        for each in found["cases"]
+    ]
+    head = ["matrices, jobs", "servers", "OPT", "priced", "GREEDY", "priced of OPT: mean (least)", "slowest job"]
+    return table([*head, "ms: median (worst)"], rows)
+
+
+def moved(found: Mapping[str, Any]) -> str:
+    """A row for each family and mixture of sizes: the jobs that change servers from round to round."""
+    rows = [
+        [
+            f"{each['family']}, {each['sizes']}",
+            *(percent(each[name]) for name in ("moved_kept", "moved_anew")),
+            f"{each['throughput_kept_over_anew']:.4f}",
+        ]
+        for each in found["moves"]
+    ]
+    return table(["matrices, jobs on 16 servers", "moved", "packed anew", "throughput of that"], rows)
+
+
+def _figures(found: Mapping[str, Any]) -> Mapping[str, Figure]:
+    """The least that `priced` has of OPT with jobs of one GPU and of several; seeds are the same in each run."""
+    figures = {}
+    for name, sizes in (("one-gpu", "1 GPU"), ("several-gpus", "1, 2, 4 GPUs")):
+        least = min(each["priced_least_share"] for each in found["cases"] if each["sizes"] == sizes)
+        figures[name] = Figure(percent(least, 0), least, (least - 0.005, least + 0.005))
+    return figures
+
+
+EVIDENCE = {
+    "synergy_generated_packing": Benchmark(
+        ("benchmarks.synergy.generated_packing",), 0.6, {"throughputs": throughputs, "moved": moved}, _figures
+    )
+}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -208,27 +263,9 @@ def main() -> None:
             for count in map(int, counts):
                 case = measure(family, sizes, count, asked.draws or (10 if count < 64 else 3), asked.seed)
                 cases.append(case)
-                if not asked.json:
-                    _print(case)
             kept.append(moves(family, sizes, 16, asked.seed))
-    if asked.json:
-        print(
-            json.dumps({"cases": [asdict(each) for each in cases], "moves": [asdict(each) for each in kept]}, indent=2)
-        )
-        return
-    for each in kept:
-        print(
-            f"{each.family}, {each.sizes}, 16 servers: {each.moved_kept:.1%} of the jobs move from round to round, "
-            f"{each.moved_anew:.1%} if packed anew; throughput {each.throughput_kept_over_anew:.4f} times as much"
-        )
-
-
-def _print(case: Case) -> None:
-    print(
-        f"{case.family}, {case.sizes}, {case.servers} servers: OPT {case.opt:.3f}, `priced` {case.priced:.3f} "
-        f"({case.priced_share:.1%} of it, least {case.priced_least_share:.1%}), GREEDY {case.greedy:.3f}; least job "
-        f"{case.priced_least_job:.3f}; {case.median_ms:.1f} ms, worst {case.worst_ms:.1f}"
-    )
+    found = rounded({"cases": [asdict(each) for each in cases], "moves": [asdict(each) for each in kept]})
+    print(json.dumps(found, indent=2) if asked.json else f"{throughputs(found)}\n\n{moved(found)}")
 
 
 if __name__ == "__main__":

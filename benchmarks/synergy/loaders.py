@@ -20,7 +20,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from benchmarks.evidence.model import Benchmark, Figure
 from benchmarks.markdown import table
 from sizing.cpu.profiler import ProfileRequest, profile
 from sizing.cpu.runs.steady_state import ObservationLimits
@@ -37,7 +39,6 @@ HEAD = (
     "CPUs found enough",
     "CPUs that others took",
 )
-"""Of the table in docs/evidence/cpu.md."""
 ROUNDS = 5
 
 
@@ -119,6 +120,26 @@ def rows(found: Mapping[str, Summary]) -> Iterator[Sequence[object]]:
         )
 
 
+def shown(found: Mapping[str, Any]) -> str:
+    """The table of what --json prints."""
+    return table(HEAD, rows({job: Summary(**each) for job, each in found["jobs"].items()}))
+
+
+def _figures(found: Mapping[str, Any]) -> Mapping[str, Figure]:
+    """The gain of each job from a second CPU, between the least and the most of the rounds, and how long it took."""
+    figures = {}
+    for job, each in found["jobs"].items():
+        name, gains = job.partition("_")[0], each["gains"]
+        figures[f"{name}-gain"] = Figure(f"{100 * each['gain']:.0f} %", each["gain"], (min(gains), max(gains)))
+        figures[f"{name}-took"] = Figure(f"{each['took_s']:.0f} s", each["took_s"])
+    return figures
+
+
+EVIDENCE = {
+    "synergy_loaders": Benchmark(("benchmarks.synergy.loaders", "--rounds", "3"), 4.0, {"gains": shown}, _figures)
+}
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(
@@ -137,12 +158,9 @@ def main(words: Sequence[str] | None = None) -> None:
                 rounds.append(profiled(job, Path(folder), ObservationLimits()))
                 print(f"{number + 1}/{options.rounds} {job}: {rounds[-1].gain:+.0%}", file=sys.stderr, flush=True)
     found = {job: summary([each for each in rounds if each.job == job]) for job in JOBS}
-    if options.json:
-        jobs = {job: asdict(each) for job, each in found.items()}
-        print(json.dumps({"jobs": jobs, "rounds": [asdict(each) for each in rounds]}, indent=2))
-        return
-    print(table(HEAD, rows(found)))
-    print(f"\nProfiles took {' and '.join(f'{each.took_s:.0f}' for each in found.values())} s.")
+    jobs = {job: asdict(each) for job, each in found.items()}
+    told = {"jobs": jobs, "rounds": [asdict(each) for each in rounds]}
+    print(json.dumps(told, indent=2) if options.json else shown(told))
 
 
 if __name__ == "__main__":

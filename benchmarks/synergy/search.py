@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark, Figure, rounded
 from benchmarks.markdown import brief_percent, table
 from sizing.base.errors import UsageError
 from sizing.cpu import matrices_file
@@ -29,7 +30,7 @@ from sizing.cpu.sensitivity.matrix import Matrices, Matrix
 MATRICES = Path(__file__).parents[3] / "shared" / "data" / "sizing" / "synergy-matrices.json"
 BOUNDS = {"same_demand": 0.95, "points_most": 6}
 HEAD = (
-    "curves (`python -m benchmarks.synergy.search`)",
+    "curves",
     "number",
     "same demand as the full sweep within one step",
     "points: mean, most",
@@ -138,8 +139,8 @@ def run(matrices: Matrices, seeds: int) -> dict[str, Any]:
     }
 
 
-def text(found: Mapping[str, Any]) -> str:
-    """The result as docs/evidence/cpu.md has it: the table of curves, and a sentence for each level of noise."""
+def curves(found: Mapping[str, Any]) -> str:
+    """A row for each kind of curves."""
     parts = {"Synergy's, rows of the file": found["recorded"], "Synergy's, every CPU": found["every_cpu"]} | {
         f"generated: {name.rpartition(': ')[2]}": each for name, each in found["generated"].items()
     }
@@ -154,13 +155,30 @@ def text(found: Mapping[str, Any]) -> str:
         ]
         for name, each in parts.items()
     ]
-    sentences = [
-        f"With rates off by up to {brief_percent(each['noise'])}, the search is within one step on "
-        f"{brief_percent(each['search_same_demand'])} of Synergy's curves on every CPU, the full sweep on "
-        f"{brief_percent(each['sweep_same_demand'])}."
+    return table(HEAD, rows)
+
+
+def noise(found: Mapping[str, Any]) -> str:
+    """A row for each level of noise: the shares of curves on which search and sweep are within one step."""
+    rows = [
+        [brief_percent(each["noise"]), *(brief_percent(each[f"{name}_same_demand"]) for name in ("search", "sweep"))]
         for each in found["noise"]
     ]
-    return "\n".join([table(HEAD, rows), "", *sentences])
+    return table(["rates off by up to", "search within one step", "full sweep"], rows)
+
+
+def _figures(found: Mapping[str, Any]) -> Mapping[str, Figure]:
+    """The shares at each level of noise; the seeds are the same in each run."""
+    return {
+        f"{name}-{100 * each['noise']:.0f}": Figure(brief_percent(share), share, (share, share))
+        for each in found["noise"]
+        for name, share in (("search", each["search_same_demand"]), ("sweep", each["sweep_same_demand"]))
+    }
+
+
+EVIDENCE = {
+    "synergy_search": Benchmark(("benchmarks.synergy.search",), 0.1, {"curves": curves, "noise": noise}, _figures)
+}
 
 
 def main() -> None:
@@ -176,8 +194,8 @@ def main() -> None:
         matrices = matrices_file.load(args.matrices)
     except UsageError as error:
         raise SystemExit(f"{error} (--matrices): the public ones are no part of the repository") from None
-    found = run(matrices, args.seeds)
-    print(json.dumps(found, indent=2) if args.json else text(found))
+    found = rounded(run(matrices, args.seeds))
+    print(json.dumps(found, indent=2) if args.json else f"{curves(found)}\n\n{noise(found)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Synergy's packers in rounds on simulated servers: mean job completion time (JCT) against GPU-proportional shares.
 
     python -m benchmarks.synergy.simulation [--seeds 10] [--jobs N] [--processes 2]
-                                             [--only loads,mixes,...] [--json | --of FILE]
+                                             [--only loads,mixes,...] [--json]
 
 Jobs are drawn from the public matrices (shared/data/sizing/synergy-matrices.json): a class by the mix
 (image/language/speech), any model of it, Poisson arrivals, lognormal durations as with a proportional share (median
@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from benchmarks.evidence.model import Benchmark, Figure, rounded
 from sizing.cpu.matrices_file import load
 from sizing.cpu.sensitivity import search
 from sizing.cpu.sensitivity.matrix import Matrices, Matrix
@@ -210,8 +211,7 @@ _HEADINGS = (
 
 
 def tables(told: Mapping[str, Any]) -> Iterator[str]:
-    """The markdown of docs/evidence/cpu.md from `to_json`: a row for each run beside that with GPUs' shares."""
-    yield ""
+    """The lines of a table from `to_json`: a row for each run beside that with GPUs' shares."""
     yield f"| {' | '.join(_HEADINGS)} |"
     yield "| --- | --- | ---: | ---: | --- | --- |" + " ---: |" * 7 + " --- |"
     seen = ""
@@ -261,9 +261,29 @@ def to_json(found: Mapping[str, Runs]) -> dict[str, Any]:
                     for name in comparison.NAMES
                 },
                 "speedup": ratio and ratio.to_json(),
+                "mean_jct_s_by_seed": [each.mean_jct_s for each in figures],
             }
         told[scene] = {**SCENES[scene]._asdict(), "runs": each}
     return told
+
+
+def _figures(found: Mapping[str, Any]) -> Mapping[str, Figure]:
+    """The speedup of `priced` where jobs come in order, in the scenes of loads and overload."""
+    figures = {}
+    for scene, asked in found["scenes"].items():
+        if (ratio := asked["runs"].get("fifo priced", {}).get("speedup")) is not None:
+            figures[scene] = Figure(f"{ratio['mean']:.2f}x", ratio["mean"], (ratio["low"], ratio["high"]))
+    return figures
+
+
+EVIDENCE = {
+    "synergy_simulation": Benchmark(
+        ("benchmarks.synergy.simulation",),
+        60.0,
+        {"table": lambda result: "\n".join(tables(result["scenes"]))},
+        _figures,
+    )
+}
 
 
 def main() -> None:
@@ -274,11 +294,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--only", default="", help="scenes, or what their names begin with")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--of", type=Path, metavar="FILE", help="the table of what --json printed before")
     asked = parser.parse_args()
-    if asked.of:
-        print("\n".join(tables(json.loads(asked.of.read_text(encoding="utf-8"))["scenes"])))
-        return
     wanted = [name for name in asked.only.split(",") if name]
     if asked.jobs is not None and asked.jobs < 8:
         parser.error("--jobs must be 8 or more: fewer tell nothing of those in the middle")
@@ -288,12 +304,13 @@ def main() -> None:
     if not MATRICES.exists():
         sys.exit("synergy.simulation: the public matrices are not there (shared/data/sizing/synergy-matrices.json)")
     began = time.perf_counter()
-    found = measured(scenes, asked.seeds, asked.jobs, max(asked.processes, 1))
+    told = rounded(to_json(measured(scenes, asked.seeds, asked.jobs, max(asked.processes, 1))))
     if asked.json:
-        print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, "scenes": to_json(found)}, indent=2))
+        print(json.dumps({"seeds": asked.seeds, "jobs": asked.jobs, "scenes": told}, indent=2))
         return
-    print(f"{asked.seeds} seed{'s' * (asked.seeds > 1)} from {FIRST_SEED}; {time.perf_counter() - began:.0f} s")
-    print("\n".join(tables(to_json(found))))
+    print("\n".join(tables(told)))
+    took_s = time.perf_counter() - began
+    print(f"{asked.seeds} seed{'s' * (asked.seeds > 1)} from {FIRST_SEED}; {took_s:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":
