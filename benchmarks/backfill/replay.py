@@ -246,8 +246,8 @@ def table(found: Mapping[str, Counts]) -> str:
     rows = [_row(group, [found[name] for name in names], _held_out(found, names)) for group, names in groups.items()]
     if len(groups) > 1 and every:
         rows.append(_row(f"all but {EVERY_SECOND}", [found[name] for name in every], _held_out(found, every)))
-    head = ("recipe, release", "recordings (held out)", "cycles", "backfill's starts predicted", "the same, held out")
-    head += ("a second ahead", "came of said", "earmarks that led to a start", "the same, held out", "wasted")
+    head = ["recipe, release", "recordings (held out)", "backfill's starts predicted", "the same, held out"]
+    head += ["a second ahead", "earmarks that led to a start", "the same, held out", "wasted"]
     return markdown([*head, "plans within 2 s"], rows)
 
 
@@ -266,11 +266,9 @@ def _row(group: str, counts: Sequence[Counts], held_out: Sequence[Counts]) -> li
     return [
         group,
         f"{len(counts)} ({len(held_out)})",
-        f"{every.cycles:,}",
         _share(every.predicted, every.starts, predicted[0]),
         _share(others.predicted, others.starts, predicted[1]),
         _share(every.ahead, every.starts),
-        _share(every.came, every.said),
         _share(every.useful, every.earmarks, useful[0]),
         _share(others.useful, others.earmarks, useful[1]),
         percent(every.wasted_node_s / every.node_s, 0) if every.node_s else "-",

@@ -33,7 +33,7 @@ import numpy as np
 
 import bftd.simulation.trace
 from benchmarks.curves.estimates import DATA, LISTS, Knows, Learning, guessing
-from benchmarks.evidence.model import Benchmark, Figure, rounded
+from benchmarks.evidence.model import Benchmark, Figure
 from benchmarks.markdown import percent, table
 from benchmarks.paper import replays
 from bftd.protocol.registration import Registration
@@ -248,11 +248,8 @@ def _figures(found: Mapping[str, Any]) -> Mapping[str, Figure]:
     }
 
 
-_WORDS = ("benchmarks.curves.learning", "--hours")
-EVIDENCE = {
-    "curves_learning": Benchmark((*_WORDS, "1", "--week-hours", "0"), 3.0, {"quiet": quiet_pools}, _figures),
-    "curves_learning_week": Benchmark((*_WORDS, "0", "--week-hours", "168"), 12.0, {"week": summits_week}),
-}
+_TABLES = {"quiet": quiet_pools, "week": summits_week}
+EVIDENCE = {"curves_learning": Benchmark(("benchmarks.curves.learning",), 6.0, _TABLES, _figures)}
 
 
 def main() -> None:
@@ -283,7 +280,6 @@ def main() -> None:
         found["summit"] = on_summit(asked.data, asked.week_hours) if asked.week_hours else []
     except TraceError as error:
         parser.error(str(error))
-    found = rounded(found)
     if asked.json:
         print(json.dumps(found, indent=2))
         return

@@ -92,9 +92,8 @@ def _table(results: Results, objective: str, title: str, *notes: str) -> str:
         rows.append([name, *cells])
     for text, made in ((BOUNDED, to_the_end), ("the same, one week only", week)):
         errors = [_error(results, made(objective, pj_max)) for pj_max in figures.PJ_MAX]
-        rows.append(
-            [text, *(percent(error) + ", missed" * (text == BOUNDED and not error <= GOAL) for error in errors)]
-        )
+        missed = [text == BOUNDED and (error is None or error > GOAL) for error in errors]
+        rows.append([text, *(percent(each) + ", missed" * over for each, over in zip(errors, missed, strict=True))])
     return section(
         title,
         table(["hours, here / paper; pj_max", *map(str, figures.PJ_MAX)], rows),

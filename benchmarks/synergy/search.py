@@ -142,7 +142,7 @@ def run(matrices: Matrices, seeds: int) -> dict[str, Any]:
 def curves(found: Mapping[str, Any]) -> str:
     """A row for each kind of curves."""
     parts = {"Synergy's, rows of the file": found["recorded"], "Synergy's, every CPU": found["every_cpu"]} | {
-        f"generated: {name.rpartition(': ')[2]}": each for name, each in found["generated"].items()
+        f"generated: {name.rpartition(': ')[2]}": found["generated"][name] for name in FORMS
     }
     rows = [
         [

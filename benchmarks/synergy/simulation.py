@@ -215,12 +215,11 @@ def tables(told: Mapping[str, Any]) -> Iterator[str]:
     yield f"| {' | '.join(_HEADINGS)} |"
     yield "| --- | --- | ---: | ---: | --- | --- |" + " ---: |" * 7 + " --- |"
     seen = ""
-    for scene, asked in told.items():
-        group = scene.partition("-")[0]
-        for run, each in asked["runs"].items():
-            order, _, packer = run.partition(" ")
+    for scene in filter(told.__contains__, SCENES):
+        asked, group = told[scene], scene.partition("-")[0]
+        for order, packer in SCENES[scene].runs:
             if packer != BASE:
-                base = asked["runs"][f"{order} {BASE}"]
+                each, base = (asked["runs"][f"{order} {name}"] for name in (packer, BASE))
                 yield _row(group if group != seen else "", asked, (order, packer), each, base)
                 seen = group
 

@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.evidence.model import Benchmark
+from benchmarks.twin.recorded import LEAST_NODES, LEAST_STARTS
 from bftd.pool.backfill.model import Booking, Component
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.limits import Limits, Most, QosLimits
@@ -457,9 +458,11 @@ def table(found: Sequence[FeatureLikeness]) -> str:
     ]
     for one in found:
         on, off = one.with_it, one.without_it
+        late = ", missed" * (on.nearest_within_cycle < LEAST_STARTS)
+        elsewhere = ", missed" * (on.nearest_same_nodes < LEAST_NODES)
         lines.append(
-            f"| {one.name} | {one.jobs} | {on.within_cycle:.0%} ({on.nearest_within_cycle:.0%}) "
-            f"| {on.same_nodes:.0%} ({on.nearest_same_nodes:.0%}) | {off.within_cycle:.0%} "
+            f"| {one.name} | {one.jobs} | {on.within_cycle:.0%} ({on.nearest_within_cycle:.0%}){late} "
+            f"| {on.same_nodes:.0%} ({on.nearest_same_nodes:.0%}){elsewhere} | {off.within_cycle:.0%} "
             f"({off.nearest_within_cycle:.0%}) | {off.same_nodes:.0%} ({off.nearest_same_nodes:.0%}) "
             f"| {one.wait_s:.1f} s | {on.wait_s:.1f} s | {off.wait_s:.1f} s |"
         )

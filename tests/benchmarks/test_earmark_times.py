@@ -20,6 +20,7 @@ def test_each_kind_of_queue_is_measured_at_both_depths() -> None:
     assert found["all fits"]["now"] == 40
     assert found["mixed"]["now"] > 0
     assert found["mixed"]["planned"] > 0
+    assert all(len(row["times_s"]) == 1 for row in rows)
 
 
 def test_the_same_seed_makes_the_same_queue() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import milp as benchmark
 from benchmarks.instances import FAMILIES, STARTS, Family, Start, build
 from benchmarks.milp import LEAST_RATIO, Row, medians, ratios, run
 from milp import problem_from_json, problem_to_json
@@ -51,3 +52,15 @@ def test_the_ratio_is_of_medians_on_the_instances_that_both_solved() -> None:
     assert [ratios(results[:1]), ratios(results[1:])] == [[], []]
     times = medians([measured("exact", 1.5, 1.9, 9.0), measured("exact", 2.1, start="empty")])
     assert [one["met"] for one in times] == [True, False]
+
+
+def test_the_tables_mark_what_is_beyond_its_bound_and_leave_out_what_did_not_run() -> None:
+    results = [measured("exact", 1.5, 1.9, 9.0), measured("exact", 2.5), measured("exact", 1.0)]
+    for result, family in zip(results, FAMILIES, strict=True):
+        result["row"] = {**result["row"], "family": family}
+    found = {"ratios": ratios(results), "results": results}
+    (row,) = benchmark.times(found).splitlines()[2:]
+    assert row == "| 35 x 800, a random map | 1.9, worst 9 | 2.5, worst 2.5, missed | 1, worst 1 | 2 |"
+    assert [benchmark.compared(found), benchmark.caps_that_cross(found), benchmark.figure_5(found)] == ["", "", ""]
+    (plan,) = benchmark.EVIDENCE["milp"].figures(found).values()
+    assert (plan.text, plan.interval) == ("1.0-2.5 ms, missed in 1 of 3", (1.0, 9.0))

@@ -17,3 +17,11 @@ def test_fewer_trainers_wait_and_nothing_is_lost_where_all_scale_alike() -> None
         without, favoured = found["waiting"]
         assert favoured < without
         assert found["outcome"] == pytest.approx(0.0, abs=0.01)
+
+
+def test_an_outcome_that_loses_more_than_the_bound_is_marked() -> None:
+    found = [
+        {"trainers": "hpo", "objective": "efficiency", "outcome": lost, "waiting": [2.0, 1.0]}
+        for lost in (-0.009, -0.011)
+    ]
+    assert ["missed" in line for line in waiting.waits(found).splitlines()[2:]] == [False, True]

