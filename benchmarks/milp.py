@@ -341,7 +341,11 @@ def _time(one: Mapping[str, Any], bound_ms: float, worst_ms: float | None = None
     if not cpu:
         return "-"
     missed = statistics.median(cpu) > bound_ms or (worst_ms is not None and max(cpu) > worst_ms)
-    return f"{statistics.median(cpu):.2g}, worst {max(cpu):.2g}{_missed(missed)}"
+    return f"{_ms(statistics.median(cpu))}, worst {_ms(max(cpu))}{_missed(missed)}"
+
+
+def _ms(value: float) -> str:
+    return f"{value:.{1 if value < 10 else 0}f}"
 
 
 def _missed(missed: bool) -> str:
@@ -366,8 +370,6 @@ TABLES = {"times": times, "ratios": compared, "crossing": caps_that_cross, "figu
 _WORDS = ("benchmarks.milp", "--only")
 EVIDENCE = {
     "milp": Benchmark((*_WORDS, *PARTS[:4]), 2.0, {"times": times, "ratios": compared}, _figures),
-    "milp_crossing": Benchmark((*_WORDS, "crossing"), 3.0, {"crossing": caps_that_cross}),
-    "milp_figure5": Benchmark((*_WORDS, "figure5"), 4.0, {"figure5": figure_5}),
 }
 
 

@@ -60,7 +60,7 @@ def test_the_tables_mark_what_is_beyond_its_bound_and_leave_out_what_did_not_run
         result["row"] = {**result["row"], "family": family}
     found = {"ratios": ratios(results), "results": results}
     (row,) = benchmark.times(found).splitlines()[2:]
-    assert row == "| 35 x 800, a random map | 1.9, worst 9 | 2.5, worst 2.5, missed | 1, worst 1 | 2 |"
+    assert row == "| 35 x 800, a random map | 1.9, worst 9.0 | 2.5, worst 2.5, missed | 1.0, worst 1.0 | 2 |"
     assert [benchmark.compared(found), benchmark.caps_that_cross(found), benchmark.figure_5(found)] == ["", "", ""]
     (plan,) = benchmark.EVIDENCE["milp"].figures(found).values()
     assert (plan.text, plan.interval) == ("1.0-2.5 ms, missed in 1 of 3", (1.0, 9.0))

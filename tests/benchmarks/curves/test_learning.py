@@ -41,3 +41,19 @@ def test_curves_that_are_known_are_no_regret(monkeypatch: pytest.MonkeyPatch) ->
     options = learning.Options(pj_max=2, objective="efficiency", rescale_model="measured")
     found = learning.compared(learning.quiet(4, HOURS), learning.drawn(2, 4, 7), options, 2)
     assert (found["regret"], found["regret_first_hour"]) == (0.0, 0.0)
+
+
+def test_a_regret_or_a_wait_beyond_its_bound_is_marked() -> None:
+    def row(regret: float, wait_s: float) -> dict[str, object]:
+        figure = {"median": regret, "least": 0.0, "most": 1.0}
+        wait = {"median": 0.0, "least": 0.0, "most": wait_s}
+        return {"nodes": 4, "trainers": 2, "regret": figure, "regret_first_hour": figure, "first_node_s": wait}
+
+    found = {"hours": 1.0, "quiet": [row(0.03, 60.0), row(0.031, 60.0), row(0.03, 61.0)], "summit": []}
+    marks = [
+        [", missed" in cell for cell in line.split("|")[2:4]] for line in learning.quiet_pools(found).splitlines()[2:]
+    ]
+    assert marks == [[False, False], [True, False], [False, True]]
+    assert "in 24 hours" in learning.quiet_pools(found | {"hours": 24.0})
+    week = {"summit": [{"objective": "efficiency", "hours": 168.0, "regret": 0.011, "first_node_s": 60.0}]}
+    assert learning.summits_week(week).splitlines()[-1] == "| efficiency | 1.1 %, missed | 60 s |"

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.evidence import __main__ as command
 from benchmarks.evidence import kept, pages
 from benchmarks.evidence.kept import EvidenceError, Host, Kept
-from benchmarks.evidence.model import Benchmark, Figure
+from benchmarks.evidence.model import Benchmark, Figure, rounded
 from benchmarks.evidence.registry import benchmarks
 
 pytestmark = pytest.mark.slow
@@ -128,3 +128,10 @@ def test_an_unknown_benchmark_is_a_usage_error() -> None:
         [sys.executable, "-m", "benchmarks.evidence", "nothing"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
+
+
+def test_numbers_of_samples_keep_six_digits() -> None:
+    assert rounded({"a": [1.23456789, 2], "b": (1e-9 / 3, True, None, "1.23456789")}) == {
+        "a": [1.23457, 2],
+        "b": [3.33333e-10, True, None, "1.23456789"],
+    }

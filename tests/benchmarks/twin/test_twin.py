@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from dataclasses import asdict
 
 import pytest
 
@@ -110,3 +111,9 @@ def test_the_made_up_year_is_always_the_same_and_as_long_as_its_load_says() -> N
     lasts_s = jobs[-1].submit_s - jobs[0].submit_s
     load = sum(job.run_s * job.component.need for job in jobs) / (3400 * lasts_s)
     assert load == pytest.approx(0.9, rel=0.05)
+
+
+def test_a_speed_beyond_its_bound_is_marked() -> None:
+    slow = speed.Speed(4_999.0, 500.0, 10, 4, 1.0, 601.0, 0.0, 0.0)
+    lines = speed.speeds(asdict(slow)).splitlines()[2:]
+    assert ["missed" in line for line in lines] == [True, False, True]
