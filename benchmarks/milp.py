@@ -370,6 +370,7 @@ TABLES = {"times": times, "ratios": compared, "crossing": caps_that_cross, "figu
 _WORDS = ("benchmarks.milp", "--only")
 EVIDENCE = {
     "milp": Benchmark((*_WORDS, *PARTS[:4]), 2.0, {"times": times, "ratios": compared}, _figures),
+    "milp_crossing": Benchmark((*_WORDS, "crossing"), 3.0, {"crossing": caps_that_cross}),
 }
 
 
