@@ -205,7 +205,7 @@ def _figures(result: Any) -> Mapping[str, Figure]:
 
 
 EVIDENCE = {
-    "curve_estimates": Benchmark(("benchmarks.curves.estimates", "--hours", "48"), 1.0, {"table": table}, _figures)
+    "curve_estimates": Benchmark(("benchmarks.curves.estimates", "--hours", "48"), 2.0, {"table": table}, _figures)
 }
 
 

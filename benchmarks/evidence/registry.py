@@ -16,6 +16,7 @@ MODULES = (
     "benchmarks.classes",
     "benchmarks.crius.alpa_search",
     "benchmarks.crius.decision",
+    "benchmarks.curves.estimates",
     "benchmarks.curves.learning",
     "benchmarks.curves.waiting",
     "benchmarks.drivers.capacity",
