@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="only root can act as other users"),
 ]
 
-STRANGER, DAEMON = "games", "daemon"  # to newer releases nobody is no user at all
+STRANGER, DAEMON = "news", "daemon"  # to newer releases nobody is no user at all
 # A Python in root's home has root as its only user.
 TRAINING = "games" if program.python() else "root"
 PER_USER, TOGETHER, DRIVERS = 2, 3, 3
