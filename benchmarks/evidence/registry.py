@@ -10,6 +10,7 @@ from benchmarks.evidence.model import Benchmark
 
 MODULES = (
     "benchmarks.backfill.replay",
+    "benchmarks.cells.cost",
     "benchmarks.centre",
     "benchmarks.checkpoints.large_states",
     "benchmarks.checkpoints.saves",
