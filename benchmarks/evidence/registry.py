@@ -30,6 +30,7 @@ MODULES = (
     "benchmarks.paper.__main__",
     "benchmarks.pieces",
     "benchmarks.preempting",
+    "benchmarks.rivals.__main__",
     "benchmarks.scale.cluster",
     "benchmarks.scale.command_line",
     "benchmarks.scale.hostile",

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks.evidence.model import Benchmark
 from benchmarks.impact.__main__ import QUICK_JOBS, QUICK_WARM_UP_S, recipes_of, seeds_of, whole
 from benchmarks.impact.comparison import log, side_by_side, slurm_release
 from benchmarks.impact.recipe import DEFAULT, RECIPES, TUNED
@@ -22,15 +23,19 @@ from benchmarks.rivals.training import Costs
 from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
 
+EVIDENCE = {
+    "rivals": Benchmark(
+        ("benchmarks.rivals", "--seeds", "1,2", "--recipes", "default", "--jobs", "24", "--parallel", "10"),
+        14.0,
+        {"table": page.table},
+    )
+}
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "rivals"
 
 
 def main() -> int:
     """Runs what is missing, the systems of a seed one after the other or side by side, and prints; returns the code."""
     options = _options()
-    if options.markdown:
-        print(page.table(json.loads(options.markdown.read_text())["result"]))
-        return 0
     # As for Ctrl-C: the context managers end what was started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     release, costs = slurm_release(), Costs()
@@ -73,7 +78,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--folder", type=Path, default=FOLDER, help="where runs are kept; those there are not run again"
     )
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="print the table of a result file")
     options = parser.parse_args()
     if options.quick:
         options.seeds, options.jobs, options.stretch = options.seeds[:1], QUICK_JOBS, 1
