@@ -105,6 +105,7 @@ def test_a_benchmark_runs_on_the_tree_of_its_commit_only(tmp_path: Path, monkeyp
     (tmp_path / "bench.py").write_text('import json, sys\nprint(json.dumps({"argv": sys.argv[1:]}))\n')
     (tmp_path / "fails.py").write_text("raise SystemExit(3)\n")
     (tmp_path / "prints.py").write_text("print('none')\n")
+    (tmp_path / ".gitignore").write_text("__pycache__/\n")
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path))
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "a")):
         subprocess.run([*git, *words], check=True)

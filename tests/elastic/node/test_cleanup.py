@@ -100,6 +100,8 @@ worker = started(dies, theirs)
 name = ours.recv()
 worker.join()
 upkeep.settle([])
+while upkeep._leftovers.remain:  # on a busy machine a tracker may need seconds
+    upkeep.settle([])
 print(os.path.exists(f"/dev/shm/{name}"))
 """
     assert said_by_node(body) == "False\n"
