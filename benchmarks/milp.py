@@ -41,7 +41,7 @@ CROSSING_SOLVERS = ("gurobi", "highs")
 USERS, ACCOUNTS = 7, 3
 USER_SHARE, ACCOUNT_SHARE = 0.1, 0.225
 
-# What is aimed at: how many times as long HiGHS takes on its count model, its median CPU time, and those of `exact` and
+# Aims: how many times as long HiGHS takes on its count model, its median CPU time, and those of `exact` and
 # of classes of nodes.
 LEAST_RATIO = 25.0
 HIGHS_MS = {SMALL: 1_000, MEDIUM: 3_000}
@@ -219,7 +219,7 @@ def _note(result: dict[str, Any]) -> str:
 
 
 def _late(result: Mapping[str, Any]) -> int:
-    """How often a solver was stopped at its limit: it stops a little before; a heuristic is soon done."""
+    """Count the times a solver was stopped at its limit: it stops a little before; a heuristic is soon done."""
     limit_s = result["row"]["time_limit_s"]
     runs = zip(result["status"], result["wall_s"], strict=True)
     return sum(limit_s is not None and status != "optimal" and wall_s > limit_s / 2 for status, wall_s in runs)
@@ -287,7 +287,7 @@ def times(found: Mapping[str, Any]) -> str:
 
 
 def compared(found: Mapping[str, Any]) -> str:
-    """How many times as long HiGHS takes on its count model, by the medians on the same problems."""
+    """Return the ratio of HiGHS's time on its count model to that of `exact`, by the medians on the same problems."""
     lines = []
     for size, bound_ms in HIGHS_MS.items():
         mine = {one["family"]: one for one in found["ratios"] if (one["trainers"], one["nodes"]) == size}

@@ -63,7 +63,7 @@ def environment(python: str | None = None) -> dict[str, str]:
 
 
 def locked(python: str | None = None, lock: str = LOCKS[0]) -> dict[str, Version]:
-    """What a lock has for a Python, by canonical name."""
+    """The packages that a lock has for a Python, by canonical name."""
     found: dict[str, Version] = {}
     for entry in entries(lock):
         requirement = Requirement(entry.split("\\\n")[0])

@@ -264,7 +264,7 @@ def logs_table(result: Mapping[str, Any]) -> str:
 
 
 def noise_table(result: Mapping[str, Any]) -> str:
-    """What errors of measurements cost, in Markdown."""
+    """Return the cost of errors of measurements, in Markdown."""
     head = ("measurements off by up to", "mean", "worst cell", "full grid: mean", "worst cell")
     names = ("mean_accuracy", "worst_accuracy", "full_grid_mean", "full_grid_worst")
     return markdown.table(

@@ -53,7 +53,7 @@ WEEK_USERS = 5
 SEEDS = (0, 5)
 FIRST_S = 3600.0
 MOST_REGRET_FIRST, MOST_REGRET_WEEK, MOST_WAIT_S = 0.03, 0.01, 60.0
-"""What is aimed at: in the first hour of quiet pools, over Summit's week, and for a first node."""
+"""Aims: in the first hour of quiet pools, over Summit's week, and for a first node."""
 
 
 class Polled(Learning):

@@ -16,7 +16,7 @@ def _any(values: Sequence[float]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What `figures`, each named BENCHMARK.PART, say; `met` judges their values by the bound that was set."""
+    """A line of the table: `met` judges its `figures`, named BENCHMARK.PART, by the bound that was set."""
 
     what: str
     figures: tuple[str, ...]

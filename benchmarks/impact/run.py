@@ -97,7 +97,7 @@ class PlanReader(threading.Thread):
 
 
 class Harvester(Protocol):
-    """What uses idle nodes."""
+    """A user of idle nodes."""
 
     @property
     def by_bftd(self) -> bool:

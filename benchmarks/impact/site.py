@@ -41,7 +41,7 @@ PILOTS, DRIVERS = "elastic", "bft-driver"
 # Nodes that a trainer may have. Together they want more than there is, so that nodes move among them as well.
 TRAINERS = {"wide": "1-16", "half": "1-8", "even": "2-8,sizes=2:4:8", "narrow": "1-3"}
 COMPLETIONS = "completions.log"
-"""What ran: also each run of a job that Slurm has requeued, of which the controller itself tells the last run only."""
+"""Slurm's log of jobs: it has each run of a requeued job, of which the controller itself tells the last run only."""
 
 
 class _Cluster(AccountedSandbox):

@@ -57,7 +57,7 @@ class Case:
         return json.dumps(self.to_json(), sort_keys=True)
 
     def to_json(self) -> dict[str, Any]:
-        """What differs from a replay of the week with the default options."""
+        """Settings that differ from those of a replay of the week with the default options."""
         options = _changed(self.options, Options())
         if self.options.mends is not None:
             options["mends"] = [name for name, is_mended in asdict(self.options.mends).items() if is_mended]

@@ -58,7 +58,7 @@ def of_seed(outcomes: Mapping[str, Outcome], costs: Costs) -> dict[str, dict[str
 
 
 def _delays_s(run: Run, alone: Sequence[Run]) -> list[float]:
-    """How much longer each job waited than under Slurm alone, in the mean of those runs."""
+    """Return the seconds by which each job waited longer than under Slurm alone, in the mean of those runs."""
     by_run = [figures.differences(one, run) for one in alone]
     return [round(statistics.mean(differences), 3) for differences in zip(*by_run, strict=True)]
 

@@ -22,7 +22,7 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def settings() -> dict[str, Any]:
-    """What training costs, and how many trainings there are for processes that train alone."""
+    """The costs of training, and the number of trainings for processes that train alone."""
     with open(f"{FOLDER}/training.json") as file:
         found: dict[str, Any] = json.load(file)
     return found
@@ -91,7 +91,7 @@ class Driver:
         self._link.sendall(json.dumps(message).encode() + b"\n")
 
     def message(self, wait_s: float | None) -> dict[str, Any] | None:
-        """What it says next; None if that is nothing for so long."""
+        """Return its next message; None if there is none for so long."""
         until_s = None if wait_s is None else time.monotonic() + wait_s
         while b"\n" not in self._received:
             left_s = None if until_s is None else max(0.0, until_s - time.monotonic())

@@ -19,7 +19,7 @@ from benchmarks.rivals.training import Costs, Group
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What the streams of all seeds have in common, and where their runs are kept."""
+    """The settings common to the streams of all seeds, and the folder of their runs."""
 
     folder: Path
     release: str

@@ -1,4 +1,4 @@
-"""What training costs, the same for every system, and what came of it: pure, from the processes' logs."""
+"""The costs of training, the same for every system, and its outcome: pure, from the processes' logs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Spell:
-    """What one process did in a group of `size` nodes: the times of its steps, in seconds after the stream's start.
+    """One process in a group of `size` nodes: the times of its steps, in seconds after the stream's start.
 
     `saved` is how many of them were in a checkpoint when it ended: because the driver had asked it to stop, which it
     does after a save, or because it lost the node; or it has not ended.
@@ -73,7 +73,7 @@ class Trained:
 
     @property
     def kept(self) -> int:
-        """What is left."""
+        """The rest."""
         return self.computed - self.lost
 
 

@@ -26,7 +26,7 @@ from bftd.simulation.slurm.controller import Controller
 COURSES = 10
 WANTED_ALIKE = ("bf30", "default")
 LEAST_STARTS, LEAST_NODES = 0.95, 0.90
-"""What is aimed at in the nearest course of these recipes: starts within a cycle, and the same nodes."""
+"""Aims in the nearest course of these recipes: starts within a cycle, and the same nodes."""
 
 
 @dataclass(frozen=True, slots=True)

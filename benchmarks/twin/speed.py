@@ -29,7 +29,7 @@ from bftd.simulation.slurm.model import SimulatedJob, SimulatedSite
 
 STREAMS, JOBS, NODES, LOAD = 50, 24_000, 3_400, 0.9
 LEAST_JOBS_PER_S, LEAST_WITH_PILOTS, MOST_YEAR_S = 5_000, 500, 600
-"""What is aimed at."""
+"""Bounds: jobs a second, the same with pilots, and the processor time of a year in seconds."""
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
 # The size of jobs as a share of 4,096 nodes, how many have it, and the limits among which they choose, in hours.
 _SIZES = (
@@ -108,7 +108,7 @@ def measured(streams: int, count: int, nodes: int, load: float) -> Speed:
 
 
 def speeds(found: Mapping[str, Any]) -> str:
-    """What was measured, and what was aimed at."""
+    """Return the measured values beside the aims."""
     plain, harvested, year_s = (found[name] for name in ("jobs_per_s", "jobs_per_s_with_pilots", "year_cpu_s"))
     year = f"{found['year_jobs']:,} jobs in {found['year_days']:.0f} days on {found['year_nodes']:,} nodes, with pilots"
     rows = [

@@ -1,4 +1,4 @@
-"""What was trained, from the processes' logs: what a preemption takes, and what it leaves."""
+"""The steps that a preemption takes and those that it leaves, from the processes' logs."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 
 class Seen(NamedTuple):
-    """What the command found: its exit code, and level and text of each check."""
+    """Findings of the command: its exit code, and level and text of each check."""
 
     code: int
     levels: dict[str, str]

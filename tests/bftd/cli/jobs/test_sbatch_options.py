@@ -1,4 +1,4 @@
-"""Which options of sbatch's an elastic job cannot have, and what its number of nodes means for one."""
+"""Options of sbatch's that an elastic job cannot have, and the meaning of its number of nodes for one."""
 
 from __future__ import annotations
 

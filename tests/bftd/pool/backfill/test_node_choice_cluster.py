@@ -1,4 +1,4 @@
-"""Which nodes Slurm itself gives to a job, beside what the copy of its planner says."""
+"""The nodes that Slurm itself gives to a job, beside those of the copy of its planner."""
 
 from __future__ import annotations
 
