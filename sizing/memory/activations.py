@@ -52,13 +52,12 @@ def layer_of(model: ModelConfig) -> Layer:
     )
     heads = model.query_width // model.head
     core = 0
-    if (model.attention == "math" or size.compute == 4) and not model.master:
-        # the plain product and the kernel for fp32 repeat shared keys and values for each head
-        attention += 2 * size.compute * max(model.query_width - model.key_width, 0)
-    if model.attention == "flash":
-        attention += 4 * heads
-    else:
+    if model.keeps_scores:
         core = heads * model.seq * _score_bytes(model)
+        if not model.master:  # the plain product repeats shared keys and values for each head
+            attention += 2 * size.compute * max(model.query_width - model.key_width, 0)
+    else:
+        attention += 4 * heads
     feed_forward = size.residual * h + _normalised(model, 2 if model.gated and not model.fused else 1) + mask
     feed_forward += size.compute * (4 if model.gated else 2) * model.active_ffn + _written_out(model)
     if model.experts > 1:
@@ -126,9 +125,7 @@ def backward_extra(model: ModelConfig, layer: Layer) -> int:
     attention = layer.attention + (0 if model.recompute == "none" else _core_again(model))
     if model.recompute == "none":
         attention += layer.core
-    scores = (
-        0 if model.attention == "flash" else 2 * _gradient_of_score(model) * model.query_width // model.head * model.seq
-    )
+    scores = 2 * _gradient_of_score(model) * model.query_width // model.head * model.seq if model.keeps_scores else 0
     moments = (
         attention + layer.feed_forward + (arrived + inner) * tokens,
         attention + (arrived + stream + size.compute * h + stream) * tokens,
@@ -144,7 +141,7 @@ def _gradient_of_score(model: ModelConfig) -> int:
 
 def _core_again(model: ModelConfig) -> int:
     """Return the part of attention's core that recomputation restores for one layer."""
-    if model.attention == "flash":
+    if not model.keeps_scores:
         return 0
     return model.query_width // model.head * model.seq * _score_bytes(model) * model.tokens
 
@@ -183,13 +180,17 @@ def loss_of(model: ModelConfig) -> Loss:
 
     torch: the logits (4 bytes, 2 in 16 bits) stay while a variable names them, log-softmax is saved in fp32; forward
     has the logits' cast to fp32 beside them, backward the incoming and the outgoing gradient, 4 each; then the outgoing
-    one's cast for the product. Megatron-LM's parallel cross-entropy goes without one of them: 2 (logits) + 4 (softmax)
-    + 4 (gradient) = 10.
+    one's cast for the product. An encoder's loss does not cast them: its log-softmax is in the logits' own precision,
+    and under autocast its cast to fp32 is saved as well, whose gradient is the only one beside it. Megatron-LM's
+    parallel cross-entropy goes without one of them: 2 (logits) + 4 (softmax) + 4 (gradient) = 10.
     """
     size = bytes_of(model)
     logits = model.tokens * model.rank_vocab
     if model.master:
         return Loss(6 * logits, 0, 4 * logits, 0, 0)
     held = size.compute
+    if model.encoder:
+        cast = 4 if model.autocast else 0
+        return Loss((2 * held + cast) * logits, 0, (cast or 2 * held) * logits, 2 * held * logits, held * logits)
     up, down = (4, 2) if size.compute < 4 else (0, 0)
     return Loss((held + 4) * logits, up * logits, 8 * logits, (held + 4 + down) * logits, held * logits)

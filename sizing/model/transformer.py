@@ -18,6 +18,7 @@ Recompute = Literal["none", "selective", "full"]
 Attention = Literal["math", "flash"]
 Norm = Literal["layer", "rms"]
 
+_WIDEST_HEAD = 256  # of FlashAttention
 LARGEST = 10**9
 """The largest size that is accepted; a larger number is a typing error."""
 
@@ -174,6 +175,16 @@ class ModelConfig:
     def autocast(self) -> bool:
         """Whether weights are in fp32 and cast to 16 bits for each matrix product."""
         return self.precision in ("bf16", "fp16-amp")
+
+    @property
+    def keeps_scores(self) -> bool:
+        """Whether attention is written out, so that backward needs its scores.
+
+        Of CUDA's kernels only FlashAttention's shares keys and values among heads, and it takes neither fp32 nor heads
+        wider than 256: torch writes such attention out. Megatron-LM repeats keys and values before its kernel.
+        """
+        no_kernel = self.kv != self.heads and (self.precision in ("fp32", "tf32") or self.head > _WIDEST_HEAD)
+        return self.attention == "math" or (no_kernel and not self.master)
 
     @property
     def flops_precision(self) -> str:

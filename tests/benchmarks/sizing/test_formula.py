@@ -52,6 +52,7 @@ def test_recall_and_false_alarms_are_of_those_that_are_and_those_that_are_not() 
     [
         "gpt:h=256,l=4,a=8,s=256,V=8000,b=8,dropout=0.1,precision=bf16,attention=math,optimizer=sgd",
         "llama:h=256,l=6,a=8,kv=2,ffn=512,s=256,V=8000,b=8,recompute=full,optimizer=sgd",
+        "llama:h=256,l=6,a=8,kv=2,ffn=512,s=256,V=1000,b=8,optimizer=sgd",
     ],
 )
 def test_the_formula_is_what_the_tracer_counts(text: str) -> None:

@@ -90,8 +90,8 @@ def test_what_the_transformers_package_writes_out_is_saved_piece_by_piece() -> N
     # three products take the normalised input, each with a cast of its own under autocast
     assert added("bf16", fused=False) == 2 * 2
     assert added("fp32", fused=False) == 0
-    # the kernel for fp32 repeats shared keys and values, that for 16 bits does not
-    assert added("fp32", kv_heads=4) == pytest.approx(-2 * 4 * 0.75 + 2 * 4 * 0.75)
+    # no kernel for fp32 shares keys: they are repeated, and the scores are kept in place of a sum for each row
+    assert added("fp32", kv_heads=4) == 4 * 16 - 4 * 16 / 1024
     assert added("bf16", kv_heads=4) == -2 * 2 * 0.75
     bert = parse("bert:h=768,l=12,a=12,s=512,V=30522,b=8")
     assert activations.once_of(bert) - activations.once_of(replace(bert, encoder=False)) == 12 * bert.tokens * 768
@@ -226,3 +226,28 @@ def test_more_of_anything_is_never_less_memory_and_more_gpus_to_share_it_never_m
     by_stage = [bytes_of(spread, zero=stage) for stage in range(3)]
     assert by_stage == sorted(by_stage, reverse=True)
     assert all(size >= 0 for moment in formula.moments_of(model).values() for size in moment.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "keeps"),
+    [
+        ({"precision": "fp32"}, True),
+        ({"precision": "tf32"}, True),
+        ({"precision": "bf16"}, False),
+        ({"precision": "bf16-pure"}, False),
+        ({"precision": "fp16"}, False),
+        ({"precision": "fp32", "kv_heads": 8}, False),
+        ({"precision": "bf16", "head_size": 512}, True),
+        ({"precision": "bf16", "attention": "math"}, True),
+    ],
+)
+def test_scores_are_kept_where_no_kernel_shares_keys_among_heads(changes: dict[str, Any], keeps: bool) -> None:
+    model = replace(parse("llama:h=1024,l=2,a=8,kv=2,ffn=2816,s=512,V=1000,b=2"), **changes)
+    assert (activations.layer_of(model).core > 0) == keeps
+
+
+def test_an_encoders_loss_has_its_log_softmax_in_the_precision_of_its_logits() -> None:
+    bert = parse("bert:h=64,l=1,a=2,s=8,V=1000,b=1")
+    for precision, saved, backward in (("fp32", 8, 8), ("bf16", 8, 4), ("bf16-pure", 4, 4)):
+        loss = activations.loss_of(replace(bert, precision=precision))  # type: ignore[arg-type]
+        assert (loss.saved, loss.backward) == (saved * 8000, backward * 8000)
