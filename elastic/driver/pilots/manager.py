@@ -154,8 +154,10 @@ class PilotManager:
             pilot.over.set()
             pilot.send({"op": "end"})
         carriers = [pilot.carrier for pilot in alive if pilot.carrier]
-        if carriers and any(pilot.agent for pilot in alive):
-            # An agent that is told to end leaves nothing on its node; one that is killed does.
+        if carriers:
+            # An agent that is told to end leaves nothing on its node; one that is killed does. And where Slurm's notice
+            # has reached every srun, each is ending its own step: slurmstepd before 25.05.1 does not bear a second
+            # order at that moment, and drains the node a minute later ("Kill task failed").
             await asyncio.wait(carriers, timeout=_FAREWELL_S)
         await self._starter.cancel([pilot.job_id for pilot in self.pilots.values() if pilot.job_id])
         if carriers:

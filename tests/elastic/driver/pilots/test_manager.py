@@ -440,6 +440,20 @@ async def test_at_the_end_an_agent_may_tidy_up_before_its_allocation_is_cancelle
     await closing
 
 
+async def test_regression_a_step_that_its_srun_was_ending_got_a_second_order_and_slurm_drained_its_node(
+    stage: Stage,
+) -> None:
+    """The driver's own job is cancelled a moment after its pilots have started: no agent has connected yet."""
+    pilot = await stage.placed("n1")
+    closing = asyncio.create_task(stage.pilot_manager.close())
+    await until("closing", pilot.over.is_set)
+    await asyncio.sleep(0.05)
+    assert stage.starter.cancelled == []
+    stage.starter.end("job-n1.1")
+    await closing
+    assert "job-n1.1" in stage.starter.cancelled
+
+
 async def test_closing_ends_every_pilot_and_no_lease_is_carried_out_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, "_FAREWELL_S", 0.01)
     async with staged() as stage:
