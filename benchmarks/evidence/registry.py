@@ -10,6 +10,7 @@ from benchmarks.evidence.model import Benchmark
 
 MODULES = (
     "benchmarks.backfill.replay",
+    "benchmarks.cells.accuracy",
     "benchmarks.cells.cost",
     "benchmarks.centre",
     "benchmarks.checkpoints.large_states",
@@ -17,6 +18,7 @@ MODULES = (
     "benchmarks.classes",
     "benchmarks.crius.alpa_search",
     "benchmarks.crius.decision",
+    "benchmarks.crius.simulation",
     "benchmarks.curves.estimates",
     "benchmarks.curves.learning",
     "benchmarks.curves.waiting",
@@ -42,8 +44,10 @@ MODULES = (
     "benchmarks.sizing.placement",
     "benchmarks.sizing.step_times",
     "benchmarks.synergy.generated_packing",
+    "benchmarks.synergy.loaders",
     "benchmarks.synergy.packing",
     "benchmarks.synergy.search",
+    "benchmarks.synergy.simulation",
     "benchmarks.twin.__main__",
     "benchmarks.twin.features",
     "benchmarks.twin.recorded",
