@@ -10,12 +10,10 @@ from pathlib import Path
 
 from benchmarks.evidence.model import Benchmark
 from benchmarks.impact.analysis import report
-from benchmarks.impact.comparison import Comparison, Planned, compare, log, planned, summary
+from benchmarks.impact.comparison import Comparison, Planned, compare, exit_code, log, planned, summary
 from benchmarks.impact.recipe import MAIN, RECIPES, TUNED
 from benchmarks.impact.record import load_all
 from benchmarks.impact.run import WARM_UP_S
-from bftd.base.errors import BftError
-from slurm_plugin.errors import SlurmError
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "impact"
 STRETCH = 3
@@ -141,11 +139,4 @@ def recipes_of(text: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-    except KeyboardInterrupt:
-        code = 130
-    except (BftError, SlurmError, OSError, ValueError) as error:
-        log(str(error))
-        code = 1
-    sys.exit(code)
+    sys.exit(exit_code(main))

@@ -221,6 +221,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def exit_code(main: Callable[[], int]) -> int:
+    """Run a benchmark's main function; return its exit code, 1 after the line of an error that a user can cause."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        return 130
+    except (BftError, SlurmError, OSError, ValueError) as error:
+        log(str(error))
+        return 1
+
+
 def log(text: str) -> None:
     """Tell on stderr how it goes."""
     print(f"impact: {text}", file=sys.stderr, flush=True)

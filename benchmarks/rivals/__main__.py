@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.evidence.model import Benchmark
 from benchmarks.impact.__main__ import QUICK_JOBS, QUICK_WARM_UP_S, recipes_of, seeds_of, whole
-from benchmarks.impact.comparison import log, side_by_side, slurm_release
+from benchmarks.impact.comparison import exit_code, side_by_side, slurm_release
 from benchmarks.impact.recipe import DEFAULT, RECIPES, TUNED
 from benchmarks.impact.run import WARM_UP_S
 from benchmarks.rivals import page
@@ -20,8 +20,6 @@ from benchmarks.rivals.comparison import of_seed, over_seeds
 from benchmarks.rivals.runs import Streams, read, run
 from benchmarks.rivals.systems import SYSTEMS
 from benchmarks.rivals.training import Costs
-from bftd.base.errors import BftError
-from slurm_plugin.errors import SlurmError
 
 EVIDENCE = {
     "rivals": Benchmark(
@@ -85,11 +83,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    try:
-        code = main()
-    except KeyboardInterrupt:
-        code = 130
-    except (BftError, SlurmError, OSError, ValueError) as error:
-        log(str(error))
-        code = 1
-    sys.exit(code)
+    sys.exit(exit_code(main))
