@@ -67,7 +67,11 @@ def main() -> int:
             print(f"{name}: {error}")
     if options.pages or options.keep:
         for path in pages.pages():
-            path.write_text(pages.filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+            try:
+                path.write_text(pages.filled(path.read_text(encoding="utf-8")), encoding="utf-8")
+            except EvidenceError as error:
+                failed += 1
+                print(f"{path}: {error}")
     return 1 if failed else 0
 
 

@@ -178,6 +178,19 @@ class SlurmClient:
             raise NoAnswer(f"sbatch gave no job id: {answer.complaint}")
         return job_id
 
+    def submit_shown(self, argv: Sequence[str], script: str) -> int:
+        """Submit a batch script as `submit` does, but let sbatch print, and wait where it waits; return its exit code.
+
+        It is for options such as --wait and --test-only.
+        """
+        words = [self.path("sbatch"), *argv]
+        try:
+            return subprocess.run(
+                words, input=script, text=True, env=self.environ(reading=False), check=False
+            ).returncode
+        except FileNotFoundError:
+            raise SlurmMissing("sbatch not found: install Slurm's client commands, or put them on PATH") from None
+
     def run(
         self,
         command: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 
@@ -66,6 +67,13 @@ def test_an_impossible_request_is_refused_in_one_line_and_nothing_is_submitted(
     code, line = refused(site, "sbatch", *words)
     assert code == 2, line
     assert hint in line
+
+
+def test_a_submission_that_is_only_tried_leaves_no_job(site: SandboxSite) -> None:
+    done = site.bft("sbatch", "--test-only", "--elastic=1-2", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"Job \d+ to start at", done.stderr)
+    assert (done.stdout, site.slurm("squeue", "-h", "-o", "%i")) == ("", "")
 
 
 def test_a_script_for_another_library_than_torch_is_not_run_in_the_foreground_either(site: SandboxSite) -> None:

@@ -187,6 +187,14 @@ def test_a_script_that_always_dies_ends_its_job_with_its_own_exit_code_and_error
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_sbatch_waits_for_a_job_and_ends_with_its_exit_code(site: SandboxSite) -> None:
+    script = site.work / "failing.py"
+    script.write_text(f"#!{sys.executable}\n#SBATCH --wait\nimport sys\nsys.exit(41)\n")
+    done = site.bft("sbatch", "--elastic=1-2,workers=1", "--output=failing.log", str(script), timeout_s=600.0)
+    assert done.returncode == 41, done.stdout + done.stderr
+    assert re.fullmatch(r"Submitted batch job \d+\n", done.stdout)
+
+
 def test_a_drained_node_is_given_back_in_order_and_nothing_is_lost(site: SandboxSite) -> None:
     job = submit(site, "horovod", "1-3,workers=1", "--steps=100000")
     until("training", lambda: trainer(site, job)["working"] == 3, site)

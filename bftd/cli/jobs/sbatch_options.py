@@ -16,7 +16,10 @@ _FLAGS = {
     "propagate", "quiet", "reboot", "requeue", "resv-ports", "spread-job", "spread-segments", "stepmgr", "test-only",
     "usage", "use-min-nodes", "verbose", "version", "wait",
 }  # fmt: skip
-_SHORT_FLAGS = set("hHkOQsvVW")
+_SHORT_FLAGS = {
+    "h": "help", "H": "hold", "k": "no-kill", "O": "overcommit", "Q": "quiet", "s": "oversubscribe", "v": "verbose",
+    "V": "version", "W": "wait",
+}  # fmt: skip
 _LONG_OF_SHORT = {
     "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "w": "nodelist", "x": "exclude", "C": "constraint",
     "a": "array", "G": "gpus", "p": "partition", "J": "job-name", "B": "extra-node-info", "L": "licenses",
@@ -83,7 +86,7 @@ def parse(words: Sequence[str]) -> CommandLine:
             return CommandLine(tuple(options), *_script(words[index + 1 :]))
         if not word.startswith("-") or word == "-":
             return CommandLine(tuple(options), *_script(words[index:]))
-        options.append(_option(word, rest))
+        options.extend(_options(word, rest))
     return CommandLine(tuple(options), None, ())
 
 
@@ -167,23 +170,25 @@ def _header(source: str) -> Iterator[str]:
         yield line
 
 
-def _option(word: str, rest: Iterator[tuple[int, str]]) -> Option:
+def _options(word: str, rest: Iterator[tuple[int, str]]) -> Iterator[Option]:
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         name = _whole(name)
         if equals or name in _FLAGS:
-            return Option(name, value if equals else None, (word,))
+            yield Option(name, value if equals else None, (word,))
+            return
         following = _next(word, rest)
-        return Option(name, following, (word, following))
-    letters = word[1:].lstrip("".join(_SHORT_FLAGS))  # flags may precede an option with a value, as in -Hpgpu
-    letter = letters[:1] or word[1]
-    name = _LONG_OF_SHORT.get(letter, letter)
+        yield Option(name, following, (word, following))
+        return
+    letters = word[1:]
+    while letters[:1] in _SHORT_FLAGS:  # flags may precede an option with a value, as in -Hpgpu
+        yield Option(_SHORT_FLAGS[letters[0]], None, (f"-{letters[0]}",))
+        letters = letters[1:]
     if not letters:
-        return Option(name, None, (word,))
-    if len(letters) > 1:
-        return Option(name, letters[1:], (word,))
-    following = _next(word, rest)
-    return Option(name, following, (word, following))
+        return
+    name, value = _LONG_OF_SHORT.get(letters[0], letters[0]), letters[1:]
+    following = () if value else (_next(word, rest),)
+    yield Option(name, value or following[0], (f"-{letters}", *following))
 
 
 def _whole(name: str) -> str:

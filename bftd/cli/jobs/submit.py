@@ -100,9 +100,14 @@ def sbatch(elastic: str | None, config_path: str | None, step_batch: int | None,
     argv = [f"--partition={settings.slurm.driver_partition}", "--nodes=1", "--ntasks=1", "--cpus-per-task=1"]
     if not (line.value("job-name") or _last(inside, "job-name")):
         argv.append(f"--job-name={path.name}")
-    argv += line.words("elastic", "nodes", "partition", "constraint", "parsable", "quiet", "step-batch")
-    job_id = slurm.submit([*argv, "/dev/stdin", *line.arguments], scripts.rewrite(source, _driver(), header))
     given = {option.name for option in line.options}
+    shown = not {"wait", "test-only"}.isdisjoint(given | {option.name for option in inside})
+    ours = ("elastic", "nodes", "partition", "constraint", "step-batch", *(() if shown else ("parsable", "quiet")))
+    argv += [*line.words(*ours), "/dev/stdin", *line.arguments]
+    script = scripts.rewrite(source, _driver(), header)
+    if shown:
+        raise SystemExit(slurm.submit_shown(argv, script))
+    job_id = slurm.submit(argv, script)
     if "quiet" in given:  # sbatch prints nothing then, --parsable or not
         return
     if "parsable" in given:

@@ -71,3 +71,21 @@ def test_options_of_newer_releases_leave_the_script_alone(option: str) -> None:
     line = sbatch_options.parse([option, "--segment", "2", "train.py", "--epochs", "3"])
     assert (line.script, line.arguments) == ("train.py", ("--epochs", "3"))
     assert line.value("segment") == "2"
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["-W"], {"wait": None}),
+        (["-QW"], {"quiet": None, "wait": None}),
+        (["-QHpgpu"], {"quiet": None, "hold": None, "partition": "gpu"}),
+        (["-vp", "gpu"], {"verbose": None, "partition": "gpu"}),
+        (["-t5"], {"time": "5"}),
+    ],
+)
+def test_short_options_are_read_one_by_one(words: list[str], options: dict[str, str | None]) -> None:
+    line = sbatch_options.parse([*words, "train.py"])
+    assert line.script == "train.py"
+    assert {option.name: option.value for option in line.options} == options
+    again = sbatch_options.parse([*line.words(), "train.py"])
+    assert again.options == line.options
