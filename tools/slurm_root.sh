@@ -80,7 +80,8 @@ enter_root() {
     tar -c --exclude=./.venv --exclude=./build --exclude=./.git --exclude='./.*_cache' . | tar -x -C "$root$checkout"
     mkdir "$root$checkout/.venv"
     mount --bind .venv "$root$checkout/.venv"
-    exec chroot "$root" /usr/bin/env -C "$checkout" PATH="$checkout/.venv/bin:/usr/sbin:/usr/bin:/sbin:/bin" "$@"
+    # not exec: this shell is the namespace's first process, and takes leave of daemons that have ended
+    chroot "$root" /usr/bin/env -C "$checkout" PATH="$checkout/.venv/bin:/usr/sbin:/usr/bin:/sbin:/bin" "$@"
 }
 
 # The checkout's environment is used as it is, so its Python must start in the chroot.
