@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import grp
 import os
 import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -139,9 +140,16 @@ class SlurmChecks:
         if self._config is None:
             yield _unheard("driver partition")
             return
-        state = self._client.partition(name).state
-        if state != "UP":  # a request that submits nothing is not told
-            text = f"{name} is {state}: scontrol update partitionname={name} state=up"
+        partition = self._client.partition(name)
+        # a request that submits nothing is not told of these two
+        if partition.state != "UP":
+            text = f"{name} is {partition.state}: scontrol update partitionname={name} state=up"
+            yield Check("driver partition", "failure", text)
+            return
+        if not _may_use(partition.groups):
+            text = (
+                f"{name} is for users of {' and '.join(partition.groups)} only: ask your administrators for access"
+            )
             yield Check("driver partition", "failure", text)
             return
         header = Header("1-1", "", self._settings.api.socket, "/bft-doctor.py", sys.executable)
@@ -260,6 +268,20 @@ def _lua(site: Site, findings: Mapping[str, Finding]) -> Check:
     if not same:
         return Check(name, "warning", f"{module} is of another release of bftd: copy this one's, and reconfigure Slurm")
     return Check(name, "ok", f"{site.lua.path} loads this release's {module}")
+
+
+def _may_use(groups: Collection[str]) -> bool:
+    """Whether a partition's AllowGroups let this user in; Slurm lets root in always."""
+    if not groups or os.getuid() == 0:
+        return True
+    return not {_name_of(group) for group in {os.getgid(), *os.getgroups()}}.isdisjoint(groups)
+
+
+def _name_of(group: int) -> str:
+    try:
+        return grp.getgrgid(group).gr_name
+    except KeyError:
+        return str(group)
 
 
 def _has_route(address: str) -> bool:

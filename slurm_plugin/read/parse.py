@@ -113,6 +113,7 @@ def partitions(text: str) -> dict[str, Partition]:
     for name, fields in partition_options(text).items():
         limit_s = time_limit_s(_need(fields, "MaxTime"))
         tier, most = fields.get("PriorityTier", ""), fields.get("MaxNodes", "")
+        groups = fields.get("AllowGroups", "ALL")
         found[name] = Partition(
             name=name,
             nodes=_nodeset(_need(fields, "Nodes")),
@@ -122,6 +123,7 @@ def partitions(text: str) -> dict[str, Partition]:
             # since 26.05 it has a field of its own
             exclusive="EXCLUSIVE" in fields.get("OverSubscribe", "") or fields.get("Exclusive") == "NODE",
             max_nodes=int(most) if most.isdecimal() else None,
+            groups=() if groups == "ALL" else tuple(groups.split(",")),
         )
     if not found:
         raise SnapshotError("scontrol shows no partition at all")

@@ -119,7 +119,8 @@ class Partition:
     """A partition; `max_time_s` is None if jobs may run for ever.
 
     `priority_tier` comes before the jobs' own priorities, None if it could not be read. In an `exclusive` partition no
-    job shares a node; `max_nodes` is the most nodes of a job, None for any number.
+    job shares a node; `max_nodes` is the most nodes of a job, None for any number. Only users of the `groups` may use
+    it, all users if none is named.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Partition:
     priority_tier: int | None = None
     exclusive: bool = False
     max_nodes: int | None = None
+    groups: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
