@@ -25,6 +25,7 @@ _SEEN_S = 60.0
 # From this release on Slurm plans by other rules than 22.05 (both seen). The releases between were not seen: for them a
 # job is rather assumed to fit, as plans are shorter in 22.05.
 _NEWER = (24, 11)
+_BY_CHOSEN_ENDS = (25, 5)
 _ONE_BY_ORDER = (26, 5)
 
 
@@ -55,7 +56,12 @@ def with_rules(scheduler: Scheduler, release: str) -> Scheduler:
     """Set the rules by which a release ("24.11.5") plans; an unreadable one counts as old."""
     found = re.match(r"(\d{1,4})\.(\d{1,4})", release)
     known = (int(found[1]), int(found[2])) if found else (0, 0)
-    return replace(scheduler, newer=known >= _NEWER, one_by_order=known >= _ONE_BY_ORDER)
+    return replace(
+        scheduler,
+        newer=known >= _NEWER,
+        by_chosen_ends=known >= _BY_CHOSEN_ENDS,
+        one_by_order=known >= _ONE_BY_ORDER,
+    )
 
 
 def with_load(

@@ -152,12 +152,13 @@ class Scheduler:
     A cycle begins `interval_s` after the last one ended and looks `depth` jobs deep (bf_max_job_test), at most
     `depth_user`, `depth_partition` and `depth_user_partition` of a user, of a partition and of a user in a partition
     (0: any number), and at most `array_most` waiting tasks of an array (bf_max_job_array_resv). It plans in steps of
-    `resolution_s` (bf_resolution), `window_s` ahead (bf_window), with `newer` by the rules of 24.11, and with
-    `one_by_order` by those of 26.05 for jobs of one node. Jobs younger than `reserve_age_s` or below `reserve_priority`
-    get no plan. `cycle_s` is the length of the last completed cycle, including its sleep as far as the settings tell;
-    `cycled_s` is its end, None while another is at work. Both are None if sdiag does not show them. The controller's
-    clock is at most `behind_s` behind this host's, 0 if it may be right. `depths` are of the last few cycles; one still
-    at work is among them only if it is the deepest.
+    `resolution_s` (bf_resolution), `window_s` ahead (bf_window), with `newer` by the rules of 24.11, with
+    `by_chosen_ends` by those of 25.05.1 for the time of a start, and with `one_by_order` by those of 26.05 for jobs of
+    one node. Jobs younger than `reserve_age_s` or below `reserve_priority` get no plan. `cycle_s` is the length of the
+    last completed cycle, including its sleep as far as the settings tell; `cycled_s` is its end, None while another is
+    at work. Both are None if sdiag does not show them. The controller's clock is at most `behind_s` behind this host's,
+    0 if it may be right. `depths` are of the last few cycles; one still at work is among them only if it is the
+    deepest.
     """
 
     read: bool = False
@@ -174,6 +175,7 @@ class Scheduler:
     reserve_priority: int = 0
     max_time_s: float = 30.0
     newer: bool = False
+    by_chosen_ends: bool = False
     one_by_order: bool = False
     cycle_s: float | None = None
     cycled_s: float | None = None

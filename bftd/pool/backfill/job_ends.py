@@ -3,7 +3,8 @@
 Slurm takes the jobs that have a node in the set that it looks at, in the order of their ends, and tests only at the end
 of each group whether the waiting job fits; it then starts when the last job of the group ends. Groups are cut at fixed
 times: 30, 60, 120, 240, ... seconds after the first end, rounded up to a multiple of 30 s. (Read in 22.05.8's and later
-sources of select/cons_tres, and in the former's compiled code; bf_resolution has no part in it.) Slurm tests whether a
+sources of select/cons_tres, and in the former's compiled code; bf_resolution has no part in it.) From 25.05.1 on the
+start is the end of the last job of the group on nodes that Slurm has chosen, not of its last job. Slurm tests whether a
 group is over only at the job that follows one that was looked at. So if that follower has no node in the set, it is
 passed over, and the next job that has one joins the group however late it ends. All running jobs count, those of other
 partitions, too. Jobs that end at the same time, as those of one cycle with one limit do, follow each other as Slurm
@@ -76,11 +77,13 @@ class JobEnds:
         enough: Callable[[int], bool],
         begin_s: float = -inf,
         until_s: float = inf,
+        chosen: Callable[[int], int] | None = None,
     ) -> tuple[float, int] | None:
         """Return when enough nodes of `mask` are free as Slurm counts, and these nodes; None if they never are.
 
         The time is now if they are free already. `extra` nodes count as ready. A set that is `enough` stays so if nodes
         are added. Newer releases take all nodes of jobs that end by `begin_s` for free, and look as far as `until_s`.
+        From 25.05.1 on the time is that of the last end on the nodes `chosen` of the free ones.
         """
         sums = self._summed()
         # a job that should have ended by now has its nodes still
@@ -95,7 +98,10 @@ class JobEnds:
         last = self._last_of_group(index, mask, low)
         if last >= stop:
             last = self._previous(stop - 1, mask) or index
-        return self._at(last), (self.ready | extra | self._sums[last]) & mask
+        free = (self.ready | extra | sums[last]) & mask
+        if chosen is not None and (own := self._previous(last, chosen(free))) is not None:
+            last = max(own, low)
+        return self._at(last), free
 
     def _at(self, index: int) -> float:
         """Return the time of an end; the unknown end of an overdue job is assumed to be soon."""

@@ -273,7 +273,7 @@ class _Cycle:
             if spot is None:
                 return False
             start_s = spot.start_s
-            chosen = calendar.planned(spot, part)
+            chosen = calendar.planned(spot.free, need_of(part))
             nodes |= chosen
             if start_s <= calendar.now_s + calendar.window_s:
                 calendar.reserve(chosen, start_s, limit_s)

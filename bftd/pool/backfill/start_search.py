@@ -55,6 +55,7 @@ class Calendar:
     step_s: float
     window_s: float
     newer: bool = False
+    by_chosen_ends: bool = False
     one_by_order: bool = False
     choice: Callable[[int, NodeNeed], int] | None = None
     work: int = field(default=0)
@@ -97,6 +98,7 @@ class Calendar:
             step_s=step_s,
             window_s=_time(scheduler.window_s, _DEFAULTS.window_s),
             newer=scheduler.newer,
+            by_chosen_ends=scheduler.by_chosen_ends,
             one_by_order=scheduler.one_by_order,
             choice=choice,
         )
@@ -117,11 +119,10 @@ class Calendar:
             self.space.take(mask & self.everything, begin_s, end_s)
             self.work += len(self.space.begins)
 
-    def planned(self, spot: Spot, part: Component) -> int:
+    def planned(self, free: int, need: NodeNeed) -> int:
         """Return the nodes that Slurm would plan a part on."""
         self.work += _CHOICE_WORK
-        need = need_of(part)
-        return self.chosen(spot.free, need) if self.choice is None else self.choice(spot.free, need)
+        return self.chosen(free, need) if self.choice is None else self.choice(free, need)
 
     def chosen(self, free: int, need: NodeNeed, first: int = 0) -> int:
         """Return the nodes that Slurm would choose without a topology, after as many of the `first` as there are."""
@@ -227,7 +228,7 @@ def _try(
     spot = Spot(start_s, found.free)
     if start_s > calendar.now_s + calendar.window_s:
         return spot, later_s
-    chosen = calendar.planned(spot, part)
+    chosen = calendar.planned(spot.free, need)
     if not space.leaves(chosen, *calendar.steps(start_s, limit_s)):
         return None, start_s if start_s > begin_s else begin_s + calendar.step_s
     return Spot(start_s, chosen), later_s
@@ -237,13 +238,18 @@ def _earliest(
     calendar: Calendar, part: Component, need: NodeNeed, mask: int, extra: int, within_s: tuple[float, float]
 ) -> Spot | None:
     """Return when and where enough nodes are free, all of one of the part's kinds; the first of equally early kinds."""
+
+    def chosen(free: int) -> int:
+        return calendar.planned(free, need)
+
     best: Spot | None = None
     calendar.work += _FIND_WORK
+    rules = (*within_s, chosen if calendar.by_chosen_ends else None) if calendar.newer else ()
     for kind in part.either or (-1,):
         some = mask & kind
         if some.bit_count() < need.count:
             continue
-        found = calendar.ends.start(some, extra, need.met, *(within_s if calendar.newer else ()))
+        found = calendar.ends.start(some, extra, need.met, *rules)
         if found is not None and (best is None or found[0] < best.start_s):
             best = Spot(*found)
     return best

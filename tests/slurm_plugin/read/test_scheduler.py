@@ -24,11 +24,12 @@ def of(parameters: str) -> Scheduler:
 
 
 @pytest.mark.parametrize(
-    ("release", "newer", "one_by_order"), [("22.05", False, False), ("24.11", True, False), ("26.05", True, True)]
+    ("release", "rules"),
+    [("22.05", ()), ("24.11", ("newer",)), ("26.05", ("newer", "by_chosen_ends", "one_by_order"))],
 )
-def test_a_recorded_stock_configuration_has_slurms_defaults(release: str, newer: bool, one_by_order: bool) -> None:
+def test_a_recorded_stock_configuration_has_slurms_defaults(release: str, rules: tuple[str, ...]) -> None:
     config = parse_config((ASSETS / release / "stock" / "config.txt").read_text())
-    assert scheduler.settings(config) == replace(NO_SCHEDULER, read=True, newer=newer, one_by_order=one_by_order)
+    assert scheduler.settings(config) == replace(NO_SCHEDULER, read=True, **dict.fromkeys(rules, True))
 
 
 @pytest.mark.parametrize("text", ["", "unknown", "9.12.1", "22.05.8", "23.11.4"])

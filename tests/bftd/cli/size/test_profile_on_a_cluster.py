@@ -48,7 +48,7 @@ def test_what_slurm_refuses_is_one_line_in_its_own_words(sandbox: Sandbox, tmp_p
     assert ended.returncode == 1
     assert "invalid partition" in ended.stderr.lower()
     assert ended.stderr.count("\n") == 1
-    scontrol = ["scontrol", "update", "PartitionName=batch", "State=DOWN"]
+    scontrol = ["scontrol", "update", "PartitionName=batch", "State=DRAIN"]
     env = {**os.environ, "SLURM_CONF": str(sandbox.conf)}
     subprocess.run(scontrol, env=env, check=True)
     try:

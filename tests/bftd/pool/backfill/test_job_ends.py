@@ -114,5 +114,19 @@ def test_newer_releases_take_what_has_ended_for_free_and_stop_where_they_would_l
     assert found(4, 60, 620) is None
 
 
+def test_from_25_05_on_a_start_waits_only_for_the_jobs_on_chosen_nodes() -> None:
+    """Slurm 26.05.5 planned so in tests/bftd/pool/backfill/test_job_ends_cluster.py."""
+    ends = JobEnds(nodes(9), [JobEnd(NOW + at, nodes(number)) for number, at in enumerate((60, 600, 610, 625))], NOW)
+
+    def found(need: int, *chosen: int, begin: float = -inf) -> tuple[float, int] | None:
+        enough = lambda free: (free & ~nodes(9)).bit_count() >= need  # noqa: E731
+        return ends.start(-1, 0, enough, begin, inf, lambda free: free & nodes(*chosen))
+
+    assert found(2, 0, 1) == (NOW + 600, nodes(0, 1, 2, 3, 9))
+    assert found(2, 0, 2, 9) == (NOW + 610, nodes(0, 1, 2, 3, 9))
+    assert found(2, 0, 3) == (NOW + 625, nodes(0, 1, 2, 3, 9))
+    assert found(2, 0, 9, begin=NOW + 100) == (NOW + 600, nodes(0, 1, 2, 3, 9))
+
+
 def test_an_enormous_time_is_no_error() -> None:
     assert start({60: nodes(0), 1e300: nodes(1)}, 2) == pytest.approx(1e300)

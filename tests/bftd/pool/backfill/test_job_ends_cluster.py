@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from bftd.pool.backfill.job_ends import JobEnds
 from bftd.pool.backfill.model import JobEnd, rank
+from bftd.pool.backfill.node_choice import NodeNeed, for_plan
 from slurm_plugin.read.types import Job
 from slurm_plugin.sandbox import Sandbox
 from tests.support.waiting import until, written
@@ -63,16 +65,22 @@ def test_slurm_plans_a_job_for_the_end_of_the_same_group_as_the_copy(sandbox: Sa
         time.sleep(pause_s)
     until("all run", lambda: len(jobs(sandbox, "RUNNING")) == len(RUNNING), written(sandbox.root / "log"))
     ends: list[JobEnd] = []
-    for number, job in enumerate(jobs(sandbox, "RUNNING")):
+    names = sandbox.node_names
+    for job in jobs(sandbox, "RUNNING"):
         assert job.start_s is not None
         assert job.time_limit_s is not None
-        ends.append(JobEnd(job.start_s + job.time_limit_s, 1 << number, rank(job.id)))
+        ends.append(JobEnd(job.start_s + job.time_limit_s, 1 << names.index(job.nodes[0]), rank(job.id)))
     copy = JobEnds(0, ends, time.time())
+    client = sandbox.client()
+    until("the scheduler is read", lambda: client.snapshot().scheduler.read)
+    scheduler = client.snapshot().scheduler
     theirs, ours = [], []
-    for need in range(1, len(RUNNING) + 1):
-        name = submit(sandbox, need, 1)
+    for count in range(1, len(RUNNING) + 1):
+        name = submit(sandbox, count, 1)
         theirs.append(planned(sandbox, name))
-        found = copy.start(-1, 0, lambda free, need=need: free.bit_count() >= need)  # type: ignore[misc]
+        need = NodeNeed(count, 0)
+        choose = partial(for_plan, need=need, weights=[-1], one_by_order=scheduler.one_by_order)
+        found = copy.start(-1, 0, need.met, chosen=choose if scheduler.by_chosen_ends else None)
         assert found is not None
         ours.append(found[0])
         subprocess.run(["scancel", name], env=sandbox.env(), check=True, timeout=300)
