@@ -187,8 +187,11 @@ def _options(word: str, rest: Iterator[tuple[int, str]]) -> Iterator[Option]:
     if not letters:
         return
     name, value = _LONG_OF_SHORT.get(letters[0], letters[0]), letters[1:]
-    following = () if value else (_next(word, rest),)
-    yield Option(name, value or following[0], (f"-{letters}", *following))
+    if value:
+        yield Option(name, value, (f"-{letters}",))
+    else:
+        following = _next(word, rest)
+        yield Option(name, following, (f"-{letters}", following))
 
 
 def _whole(name: str) -> str:
