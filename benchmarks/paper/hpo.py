@@ -96,7 +96,7 @@ def figure7(results: Results) -> str:
         "Figure 7: the forward-looking time",
         table(head, rows),
         "Of all preemptions, 7a counts those that come within T_fwd of the plan before them. Equal shares cost "
-        f" {equal / max(per_event[first], 1e-9):.0f} times what the MILP with a T_fwd of 10 s costs; "
+        f"{equal / max(per_event[first], 1e-9):.0f} times what the MILP with a T_fwd of 10 s costs; "
         f"the paper prints {figures.EQUAL_SHARE_COST_RATIO:.0f}.",
     )
 
