@@ -19,6 +19,7 @@ from bftd.base.errors import BftError
 from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.sandbox import processes
+from tests.support.programs import suspended
 from tests.support.waiting import until, written
 
 pytestmark = pytest.mark.cluster
@@ -75,13 +76,8 @@ class Kept(SandboxSite):
     def silent(self) -> Iterator[None]:
         """No compute node answers Slurm meanwhile; what runs there goes on."""
         pids = [int((self.root / "run" / f"slurmd-{name}.pid").read_text()) for name in self.cluster.node_names]
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
+        with suspended(pids):
             yield
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
 
     def unheard(self) -> bool:
         """Whether the daemon has seen that Slurm waits for a word of its nodes."""

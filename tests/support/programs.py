@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -26,3 +28,15 @@ def shell_script(path: Path, body: str) -> Path:
     path.write_text(body if body.startswith("#!") else f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
     return path
+
+
+@contextmanager
+def suspended(pids: Collection[int]) -> Iterator[None]:
+    """Stop processes for the length of the block."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from bftd.cli.admin.sandbox_site import SandboxSite
 from slurm_plugin.sandbox import processes
 from tests.slurm_plugin.plugins import User, require_compiled
 from tests.support.messages import says
+from tests.support.programs import suspended
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -93,11 +93,8 @@ def test_a_controller_that_hangs_is_told_and_what_it_would_tell_is_unknown(site:
 
 def test_a_daemon_that_hangs_is_told(site: SandboxSite) -> None:
     assert site.daemon_pid is not None
-    os.kill(site.daemon_pid, signal.SIGSTOP)
-    try:
+    with suspended([site.daemon_pid]):
         found = own(site)
-    finally:
-        os.kill(site.daemon_pid, signal.SIGCONT)
     assert found.named("failure") == {"daemon"}, found.texts
     assert says(found.texts["daemon"], "client.api_client.hangs")
 
@@ -179,15 +176,10 @@ def stopped(site: SandboxSite, program: str) -> Iterator[None]:
         if Path(f"/proc/{found.pid}/comm").read_text() == f"{program}\n"
     ]
     assert pids
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with suspended(pids):
         yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-        until("the cluster answers", lambda: site.cluster.client().run("scontrol", "ping").code == 0)
-        until("the daemon has read it", lambda: own(site).levels["daemon's state"] == "ok")
+    until("the cluster answers", lambda: site.cluster.client().run("scontrol", "ping").code == 0)
+    until("the daemon has read it", lambda: own(site).levels["daemon's state"] == "ok")
 
 
 @contextmanager
