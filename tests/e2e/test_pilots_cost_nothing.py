@@ -15,6 +15,7 @@ import pytest
 from benchmarks.site_lines import applied
 from tests.e2e.accounted import AccountedSite
 from tests.support.messages import says
+from tests.support.waiting import until
 
 pytestmark = [
     pytest.mark.cluster,
@@ -57,6 +58,7 @@ def usage(site: AccountedSite) -> Usage:
 
 def charged_for_a_pilot(site: AccountedSite) -> Usage:
     """What one pilot of at least three seconds adds."""
+    until("the node is heard of", lambda: set(site.cluster.status().values()) == {"IDLE"})
     before = usage(site)
     done = site.salloc(USER, "--exclusive", "--mem=0")
     assert done.returncode == 0, done.stderr

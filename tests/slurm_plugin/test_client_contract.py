@@ -99,7 +99,8 @@ def test_jobs_are_shown_with_their_ids_states_and_plans(make: Make, busy: Sandbo
     assert running.start_s is not None
     assert planned.start_s == running.start_s + 180.0
     assert (planned.nodes, planned.sched_nodes) == ((), ("n1", "n2", "n3", "n4"))
-    assert (planned.reason, planned.node_count) == ("Resources", 4)
+    assert planned.reason in ("Resources", "ReqNodeNotAvail, May be reserved for other job")  # 24.11 says either
+    assert planned.node_count == 4
     assert (array.time_limit_s, array.start_s, array.priority) == (93840.0, None, 0)
     assert array.dependency
 
