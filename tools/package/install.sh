@@ -50,9 +50,10 @@ install_program() {
         "$wheels"/bftd-*.whl || die "pip could not install what bftd needs; is its package index within reach?"
     rm -f "$source.lock"
     (cd "$home/bin" && find . -type f ! -name bft ! -name bftd ! -name bft-driver -delete)
-    # Started as /usr/lib/bftd/bin/python whatever the staging folder; -I: a user's PYTHONPATH is for his training.
+    # Started as /usr/lib/bftd/bin/python whatever the staging folder, whose name pip puts into two more lines where it is
+    # long; -I: a user's PYTHONPATH is for their training.
     for program in bft bftd bft-driver; do
-        sed -i "1s|.*|#!$HOME_DIR/bin/python -I|" "$home/bin/$program"
+        sed -i -e "1s|.*|#!$HOME_DIR/bin/python -I|" -e "2{/^'''exec'/{N;d}}" "$home/bin/$program"
         mkdir -p "$DESTDIR/usr/bin"
         ln -sf "../lib/bftd/bin/$program" "$DESTDIR/usr/bin/$program"
     done
