@@ -30,10 +30,10 @@ class Reading:
 
 @dataclass
 class Turns:
-    """The turns of readings by name."""
+    """The turns of readings by name; `readings` may be replaced by others of the same names."""
 
     readings: Mapping[str, Reading]
-    _due_s: dict[str, float] = field(default_factory=dict)
+    _since_s: dict[str, float] = field(default_factory=dict)
     _early: set[str] = field(default_factory=set)
     _paid_until_s: float = 0.0
     _last: str = ""
@@ -44,19 +44,20 @@ class Turns:
         No reading is done twice in a row while another is due.
         """
         for name, reading in self.readings.items():
-            if name not in self._due_s:
-                self._due_s[name] = now_s if reading.first else now_s + reading.every_s
+            if name not in self._since_s:
+                self._since_s[name] = now_s - reading.every_s if reading.first else now_s
                 self._early |= {name} if reading.first else set()
-        wait = {name for name in self.readings if name not in unwanted and now_s >= self._due_s[name]}
+        due_s = {name: self._since_s[name] + reading.every_s for name, reading in self.readings.items()}
+        wait = {name for name in self.readings if name not in unwanted and now_s >= due_s[name]}
         due = [name for name in self.readings if name in wait and self._is_paid(name, now_s, alone=wait == {name})]
-        due.sort(key=lambda name: (name == self._last, not self.readings[name].must, self._due_s[name]))
+        due.sort(key=lambda name: (name == self._last, not self.readings[name].must, due_s[name]))
         return due[0] if due else None
 
     def done(self, name: str, now_s: float, worked: bool = True) -> None:
         """Record that a reading was tried and Slurm asked, whether it worked or not."""
         reading = self.readings[name]
         self._early.discard(name)
-        self._due_s[name] = now_s + (reading.every_s if worked else min(reading.every_s, _AGAIN_S))
+        self._since_s[name] = now_s if worked else now_s - max(0.0, reading.every_s - _AGAIN_S)
         self._paid_until_s = max(self._paid_until_s, now_s) + PACE_S * reading.requests
         self._last = name
 

@@ -34,6 +34,7 @@ class ScontrolRequest:
 
 
 NONE = ScontrolRequest()
+SHARES = ScontrolRequest(shares=True)
 
 
 def knows_exclusive(partitions: str) -> bool:
@@ -64,9 +65,9 @@ def key(job_id: str) -> str:
     return job_id.partition("_")[0]
 
 
-def granted(job: Job, wishes: Mapping[str, ScontrolRequest]) -> Job:
-    """Return the job with the known parts of its wishes."""
-    wish = wishes.get(key(job.id), NONE)
+def granted(job: Job, wishes: Mapping[str, ScontrolRequest], otherwise: ScontrolRequest = NONE) -> Job:
+    """Return the job with the known parts of its wishes, `otherwise` if none are known."""
+    wish = wishes.get(key(job.id), otherwise)
     if wish == NONE:
         return job
     asked = job.request

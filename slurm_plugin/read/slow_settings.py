@@ -29,6 +29,8 @@ READINGS = {
     WISHES: Reading(300.0, requests=2, first=False),
     LOAD: Reading(30.0, prompt=True),
 }
+# Where only the answer about wishes tells which jobs share their nodes, new jobs are not asked as late as otherwise.
+_SOONER = {**READINGS, WISHES: Reading(30.0, requests=2, first=False)}
 # The delay from the time a cycle was due until sdiag is asked for it: most cycles are over by then.
 _SETTLED_S = 1.0
 _LIMIT_S = 2.0  # a snapshot waits no longer for its optional parts
@@ -90,6 +92,7 @@ class Background:
                 shown = self._brief("scontrol", "show", "partition", "-o", *self._everywhere)
                 self.partitions = parse.partitions(shown)
                 self._knows_exclusive = scontrol_requests.knows_exclusive(shown)
+                self._turns.readings = _SOONER if self._knows_exclusive else READINGS
             elif turn == CONFIG:
                 self._config = parse_config(self._brief("scontrol", "show", "config"))
                 self.scheduler = scheduler.settings(self._config, self.scheduler)
@@ -110,8 +113,11 @@ class Background:
         self._turns.done(RESERVATIONS, now_s)
 
     def granted(self, jobs: tuple[Job, ...]) -> tuple[Job, ...]:
-        """Return the jobs with the known wishes that squeue's format letters do not show."""
-        if not self._wishes:
+        """Return the jobs with the known wishes that squeue's format letters do not show.
+
+        Where these no longer tell whether a job shares its nodes, one that was not asked yet does, as most jobs do.
+        """
+        if not self._wishes and not self._knows_exclusive:
             return jobs
         known = self._granted
         if len(known) > 2 * len(jobs):
@@ -122,7 +128,9 @@ class Background:
                 # an unchanged job is the same object as before, and so is its version with wishes
                 before = known.get(job.id)
                 if before is None or before[0] is not job:
-                    before = known[job.id] = (job, scontrol_requests.granted(job, self._wishes))
+                    asked = not self._knows_exclusive or scontrol_requests.key(job.id) in self._heard
+                    otherwise = scontrol_requests.NONE if asked else scontrol_requests.SHARES
+                    before = known[job.id] = (job, scontrol_requests.granted(job, self._wishes, otherwise))
                 found.append(before[1])
             else:
                 found.append(job)

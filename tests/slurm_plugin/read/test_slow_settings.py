@@ -24,6 +24,8 @@ class Slurm:
     def __init__(self) -> None:
         self.asked: list[tuple[str, ...]] = []
         self.refuses: set[str] = set()
+        self.partitions = ASSETS / "partitions.txt"
+        self.columns = "JOBID{0}A{0}B{0}C{0}"
         self.wishes = "7{0}5:00{0}0{0}{0}\n"
 
     def __call__(self, command: str, *arguments: str, timeout_s: float | None = None) -> str:
@@ -34,10 +36,10 @@ class Slurm:
         assert what == "reservation" or timeout_s == 2.0
         if what == "squeue":
             separator = arguments[0].partition("JobArrayID:0")[2].partition(",")[0]
-            return f"JOBID{separator}A{separator}B{separator}C{separator}\n" + self.wishes.format(separator)
+            return f"{self.columns}\n{self.wishes}".format(separator)
         return {
             "reservation": ASSETS / "reservations.txt",
-            "partition": ASSETS / "partitions.txt",
+            "partition": self.partitions,
             "config": SITE / "config.txt",
             "sdiag": SITE / "sdiag.txt",
         }[what].read_text()
@@ -131,6 +133,19 @@ def test_wishes_are_granted_to_the_jobs_that_have_them_and_to_no_other() -> None
     assert first == replace(QUEUED, request=JobRequest(least_s=300.0))
     assert others == list(jobs[1:])
     assert slow.granted(jobs)[0] is first  # nothing changed, and nothing is made again
+
+
+def test_a_job_that_was_not_asked_yet_shares_its_nodes_where_only_the_asked_tell() -> None:
+    """Slurm 26.05 shows no more beside the other columns of squeue whether it does."""
+    slurm = Slurm()
+    slurm.partitions = ASSETS.with_name("26.05") / "partitions.txt"
+    slurm.columns, slurm.wishes = "JOBID{0}A{0}B{0}C{0}EXCLUSIVE{0}", "7{0}0:00{0}0{0}{0}NODE{0}\n"
+    slow = Background(slurm, EVERYWHERE)
+    polled(slow, 4)
+    assert not slow.granted((QUEUED,))[0].request.exclusive
+    polled(slow, 200, (QUEUED,), from_s=4.0)
+    assert "squeue" in slurm.kinds
+    assert slow.granted((QUEUED,))[0].request.exclusive
 
 
 def test_a_job_that_changed_is_granted_its_wish_anew() -> None:
