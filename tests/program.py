@@ -55,4 +55,9 @@ def _link(source: str, target: str) -> None:
 def python() -> str | None:
     """A Python that every user can run with `python_path`; None where there is root's own alone."""
     own, systems = str(Path(sys.executable).resolve()), f"/usr/bin/python3.{sys.version_info.minor}"
-    return next((path for path in (own, systems) if reachable(path)), None)
+    return next((path for path in (own, systems) if reachable(path) and _is_whole(path)), None)
+
+
+def _is_whole(path: str) -> bool:
+    """Whether it has all of the standard library, which Debian's python3-minimal lacks."""
+    return subprocess.run([path, "-c", "import dataclasses"], capture_output=True, check=False).returncode == 0
