@@ -80,7 +80,7 @@ enter_root() {
     tar -c --exclude=./.venv --exclude=./build --exclude=./.git --exclude='./.*_cache' . | tar -x -C "$root$checkout"
     mkdir "$root$checkout/.venv"
     mount --bind .venv "$root$checkout/.venv"
-    # not exec: this shell is the namespace's first process, and takes leave of daemons that have ended
+    # not exec: this shell is the namespace's first process, and collects the exit codes of orphans
     chroot "$root" /usr/bin/env -C "$checkout" PATH="$checkout/.venv/bin:/usr/sbin:/usr/bin:/sbin:/bin" "$@"
 }
 

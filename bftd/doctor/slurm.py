@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import grp
 import os
+import pwd
 import re
 import socket
 import sys
@@ -147,9 +148,7 @@ class SlurmChecks:
             yield Check("driver partition", "failure", text)
             return
         if not _may_use(partition.groups):
-            text = (
-                f"{name} is for users of {' and '.join(partition.groups)} only: ask your administrators for access"
-            )
+            text = f"{name} is for users of {' and '.join(partition.groups)} only: ask your administrators for access"
             yield Check("driver partition", "failure", text)
             return
         header = Header("1-1", "", self._settings.api.socket, "/bft-doctor.py", sys.executable)
@@ -271,10 +270,15 @@ def _lua(site: Site, findings: Mapping[str, Finding]) -> Check:
 
 
 def _may_use(groups: Collection[str]) -> bool:
-    """Whether a partition's AllowGroups let this user in; Slurm lets root in always."""
+    """Whether a partition's AllowGroups let this user in, by the user's groups here; Slurm lets root in always."""
     if not groups or os.getuid() == 0:
         return True
-    return not {_name_of(group) for group in {os.getgid(), *os.getgroups()}}.isdisjoint(groups)
+    try:
+        known = pwd.getpwuid(os.getuid())
+        own = os.getgrouplist(known.pw_name, known.pw_gid)
+    except KeyError:
+        own = os.getgroups()
+    return not {_name_of(group) for group in own}.isdisjoint(groups)
 
 
 def _name_of(group: int) -> str:

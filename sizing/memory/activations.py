@@ -37,8 +37,8 @@ class Layer:
 def layer_of(model: ModelConfig) -> Layer:
     """Return a layer's saved tensors.
 
-    Attention: normalised input, queries, keys and values, the heads' output (with flash attention also a log-sum in
-    fp32 of each row), a mask of dropout. Feed-forward: residual stream, normalised input, the activation function's
+    Attention: normalised input, queries, keys and values, the heads' output (where scores are not kept, also a log-sum
+    in fp32 of each row), a mask of dropout. Feed-forward: residual stream, normalised input, the activation function's
     input and output (if gated: both halves, the function's output and their product), a mask. With experts each token's
     input and output once for each expert that it goes through.
     """

@@ -185,11 +185,12 @@ class SlurmClient:
         """
         words = [self.path("sbatch"), *argv]
         try:
-            return subprocess.run(
-                words, input=script, text=True, env=self.environ(reading=False), check=False
-            ).returncode
+            done = subprocess.run(words, input=script, text=True, env=self.environ(reading=False), check=False)
         except FileNotFoundError:
             raise SlurmMissing("sbatch not found: install Slurm's client commands, or put them on PATH") from None
+        except OSError as error:
+            raise CommandError(f"cannot run sbatch: {error.strerror}") from error
+        return done.returncode if done.returncode >= 0 else 128 - done.returncode
 
     def run(
         self,

@@ -25,7 +25,7 @@ _SEEN_S = 60.0
 # From this release on Slurm plans by other rules than 22.05 (both seen). The releases between were not seen: for them a
 # job is rather assumed to fit, as plans are shorter in 22.05.
 _NEWER = (24, 11)
-_BY_CHOSEN_ENDS = (25, 5)
+_BY_CHOSEN_ENDS = (25, 5)  # 25.05.0 is not told apart from 25.05.1
 _ONE_BY_ORDER = (26, 5)
 
 

@@ -29,8 +29,9 @@ READINGS = {
     WISHES: Reading(300.0, requests=2, first=False),
     LOAD: Reading(30.0, prompt=True),
 }
-# Where only the answer about wishes tells which jobs share their nodes, new jobs are not asked as late as otherwise.
-_SOONER = {**READINGS, WISHES: Reading(30.0, requests=2, first=False)}
+# Where only the answer about wishes tells which jobs share their nodes, new jobs are asked sooner, as far as that
+# leaves the load its turns.
+_SOONER = {**READINGS, WISHES: Reading(150.0, requests=2, first=False)}
 # The delay from the time a cycle was due until sdiag is asked for it: most cycles are over by then.
 _SETTLED_S = 1.0
 _LIMIT_S = 2.0  # a snapshot waits no longer for its optional parts
@@ -91,8 +92,9 @@ class Background:
             elif turn == PARTITIONS:
                 shown = self._brief("scontrol", "show", "partition", "-o", *self._everywhere)
                 self.partitions = parse.partitions(shown)
-                self._knows_exclusive = scontrol_requests.knows_exclusive(shown)
-                self._turns.readings = _SOONER if self._knows_exclusive else READINGS
+                if (knows := scontrol_requests.knows_exclusive(shown)) != self._knows_exclusive:
+                    self._knows_exclusive, self._heard, self._granted = knows, frozenset(), {}
+                    self._turns.readings = _SOONER if knows else READINGS
             elif turn == CONFIG:
                 self._config = parse_config(self._brief("scontrol", "show", "config"))
                 self.scheduler = scheduler.settings(self._config, self.scheduler)

@@ -17,13 +17,13 @@ _FLAGS = {
     "usage", "use-min-nodes", "verbose", "version", "wait",
 }  # fmt: skip
 _SHORT_FLAGS = {
-    "h": "help", "H": "hold", "k": "no-kill", "O": "overcommit", "Q": "quiet", "s": "oversubscribe", "v": "verbose",
+    "h": "help", "H": "hold", "O": "overcommit", "Q": "quiet", "s": "oversubscribe", "v": "verbose",
     "V": "version", "W": "wait",
 }  # fmt: skip
 _LONG_OF_SHORT = {
     "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "w": "nodelist", "x": "exclude", "C": "constraint",
     "a": "array", "G": "gpus", "p": "partition", "J": "job-name", "B": "extra-node-info", "L": "licenses",
-    "t": "time", "A": "account", "q": "qos",
+    "t": "time", "A": "account", "q": "qos", "k": "no-kill",
 }  # fmt: skip
 
 # All long options of sbatch (from sbatch --help, and some that it omits): sbatch accepts unique prefixes.
@@ -187,7 +187,9 @@ def _options(word: str, rest: Iterator[tuple[int, str]]) -> Iterator[Option]:
     if not letters:
         return
     name, value = _LONG_OF_SHORT.get(letters[0], letters[0]), letters[1:]
-    if value:
+    if name == "no-kill":  # its value is never a word of its own
+        yield Option(name, value or None, (f"-{letters}",))
+    elif value:
         yield Option(name, value, (f"-{letters}",))
     else:
         following = _next(word, rest)

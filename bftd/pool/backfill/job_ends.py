@@ -99,8 +99,9 @@ class JobEnds:
         if last >= stop:
             last = self._previous(stop - 1, mask) or index
         free = (self.ready | extra | sums[last]) & mask
-        if chosen is not None and (own := self._previous(last, chosen(free))) is not None:
-            last = max(own, low)
+        if chosen is not None:
+            own = self._previous(last, chosen(free))
+            last = last if own is None or own < low else own
         return self._at(last), free
 
     def _at(self, index: int) -> float:

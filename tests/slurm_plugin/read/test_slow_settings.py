@@ -143,9 +143,20 @@ def test_a_job_that_was_not_asked_yet_shares_its_nodes_where_only_the_asked_tell
     slow = Background(slurm, EVERYWHERE)
     polled(slow, 4)
     assert not slow.granted((QUEUED,))[0].request.exclusive
-    polled(slow, 200, (QUEUED,), from_s=4.0)
+    polled(slow, 240, (QUEUED,), from_s=4.0)
     assert "squeue" in slurm.kinds
     assert slow.granted((QUEUED,))[0].request.exclusive
+
+
+def test_jobs_that_come_all_the_time_leave_the_load_its_turns() -> None:
+    slurm = Slurm()
+    slurm.partitions = ASSETS.with_name("26.05") / "partitions.txt"
+    slurm.columns, slurm.wishes = "JOBID{0}A{0}B{0}C{0}EXCLUSIVE{0}", "7{0}0:00{0}0{0}{0}NODE{0}\n"
+    slow = Background(slurm, EVERYWHERE)
+    for poll in range(3000):
+        polled(slow, 1, (replace(QUEUED, id=str(1000 + poll)),), from_s=poll)
+    assert slurm.kinds.count("squeue") >= 12
+    assert slurm.kinds.count("sdiag") >= 45
 
 
 def test_a_job_that_changed_is_granted_its_wish_anew() -> None:

@@ -81,6 +81,8 @@ def test_options_of_newer_releases_leave_the_script_alone(option: str) -> None:
         (["-QHpgpu"], {"quiet": None, "hold": None, "partition": "gpu"}),
         (["-vp", "gpu"], {"verbose": None, "partition": "gpu"}),
         (["-t5"], {"time": "5"}),
+        (["-k"], {"no-kill": None}),
+        (["-Qkset"], {"quiet": None, "no-kill": "set"}),
     ],
 )
 def test_short_options_are_read_one_by_one(words: list[str], options: dict[str, str | None]) -> None:

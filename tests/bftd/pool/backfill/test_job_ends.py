@@ -125,7 +125,7 @@ def test_from_25_05_on_a_start_waits_only_for_the_jobs_on_chosen_nodes() -> None
     assert found(2, 0, 1) == (NOW + 600, nodes(0, 1, 2, 3, 9))
     assert found(2, 0, 2, 9) == (NOW + 610, nodes(0, 1, 2, 3, 9))
     assert found(2, 0, 3) == (NOW + 625, nodes(0, 1, 2, 3, 9))
-    assert found(2, 0, 9, begin=NOW + 100) == (NOW + 600, nodes(0, 1, 2, 3, 9))
+    assert found(2, 0, 9, begin=NOW + 100) == (NOW + 625, nodes(0, 1, 2, 3, 9))
 
 
 def test_an_enormous_time_is_no_error() -> None:
