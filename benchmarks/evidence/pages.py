@@ -1,7 +1,7 @@
 """The figures on pages: what stands between `<!-- evidence NAME.PART -->` and `<!-- end of evidence -->`.
 
-A table stands on lines of its own, with its source below; a figure stands within a sentence. `summary.table` is made of
-several results.
+A table stands on lines of its own, with its source below; a figure stands within a sentence. README's tables are
+`summary.table`, of several results, and `summary.rivals`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from benchmarks.evidence import kept, summary
 from benchmarks.evidence.kept import REPOSITORY, EvidenceError
 from benchmarks.evidence.model import Figure
 from benchmarks.evidence.registry import benchmarks
+from benchmarks.rivals import page as rivals
 
 _MARKED = re.compile(r"(<!-- evidence ([\w-]+)\.(\S+) -->)(.*?)(<!-- end of evidence -->)", re.DOTALL)
 _read = cache(kept.read)
@@ -38,6 +39,8 @@ def without_figures(text: str) -> str:
 def _made(name: str, part: str) -> str:
     if (name, part) == ("summary", "table"):
         return f"\n{summary.table(_figure, lambda one: shlex.join(['python', '-m', *benchmarks()[one].words]))}\n"
+    if (name, part) == ("summary", "rivals"):
+        return f"\n{rivals.short_table(_read('rivals').result)}\n"
     if (benchmark := benchmarks().get(name)) is None:
         raise EvidenceError(f"no result is called {name}: there are {', '.join(benchmarks())}")
     one = _read(name)

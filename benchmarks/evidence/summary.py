@@ -42,13 +42,6 @@ ROWS = (
         lambda values: values[0] == 0,
     ),
     Row(
-        "start of a job for which Slurm preempts, mean: Slurm's defaults",
-        ("impact.default.preempt_to_start",),
-        "impact.md#results",
-        "0.5 s",
-        lambda values: values[0] <= 0.5,
-    ),
-    Row(
         "idle node-seconds held by pilots, in which nothing trains here: Slurm's defaults",
         ("impact.default.harvested_share",),
         "impact.md#results",

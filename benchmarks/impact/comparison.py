@@ -234,7 +234,7 @@ def exit_code(main: Callable[[], int]) -> int:
 
 def log(text: str) -> None:
     """Tell on stderr how it goes."""
-    print(f"impact: {text}", file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)
 
 
 def slurm_release() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import markdown
+from benchmarks.impact.recipe import DEFAULT
 from benchmarks.rivals.systems import SYSTEMS
 
 _HEAD = (
@@ -37,6 +38,17 @@ def table(result: Mapping[str, Any], *recipes: str) -> str:
                 )
             )  # fmt: skip
     return markdown.table(_HEAD, rows)
+
+
+def short_table(result: Mapping[str, Any]) -> str:
+    """A line a system that trains, under Slurm's defaults: what it wins and what it costs."""
+    systems, rows = result["recipes"][DEFAULT.name]["systems"], []
+    for system in SYSTEMS:
+        if system.make is not None:
+            row = systems[system.name]
+            lost = f"{row['slots_lost']} of {row['preempted_for']}"
+            rows.append((system.text, _share(row["won_share"]), _delay(row["delay_s"]), lost))
+    return markdown.table((_HEAD[0].partition(", ")[2], _HEAD[1], _HEAD[4], _HEAD[6]), rows)
 
 
 def _share(value: Mapping[str, Any]) -> str:

@@ -28,6 +28,14 @@ class Slurm:
         self.columns = "JOBID{0}A{0}B{0}C{0}"
         self.wishes = "7{0}5:00{0}0{0}{0}\n"
 
+    @classmethod
+    def of_26_05(cls) -> Slurm:
+        """Return one of 26.05, where only the wishes tell whether a job shares its nodes."""
+        slurm = cls()
+        slurm.partitions = ASSETS.with_name("26.05") / "partitions.txt"
+        slurm.columns, slurm.wishes = "JOBID{0}A{0}B{0}C{0}EXCLUSIVE{0}", "7{0}0:00{0}0{0}{0}NODE{0}\n"
+        return slurm
+
     def __call__(self, command: str, *arguments: str, timeout_s: float | None = None) -> str:
         what = arguments[1] if command == "scontrol" else command
         self.asked.append((what, *arguments))
@@ -136,10 +144,7 @@ def test_wishes_are_granted_to_the_jobs_that_have_them_and_to_no_other() -> None
 
 
 def test_a_job_that_was_not_asked_yet_shares_its_nodes_where_only_the_asked_tell() -> None:
-    """Slurm 26.05 shows no more beside the other columns of squeue whether it does."""
-    slurm = Slurm()
-    slurm.partitions = ASSETS.with_name("26.05") / "partitions.txt"
-    slurm.columns, slurm.wishes = "JOBID{0}A{0}B{0}C{0}EXCLUSIVE{0}", "7{0}0:00{0}0{0}{0}NODE{0}\n"
+    slurm = Slurm.of_26_05()
     slow = Background(slurm, EVERYWHERE)
     polled(slow, 4)
     assert not slow.granted((QUEUED,))[0].request.exclusive
@@ -149,9 +154,7 @@ def test_a_job_that_was_not_asked_yet_shares_its_nodes_where_only_the_asked_tell
 
 
 def test_jobs_that_come_all_the_time_leave_the_load_its_turns() -> None:
-    slurm = Slurm()
-    slurm.partitions = ASSETS.with_name("26.05") / "partitions.txt"
-    slurm.columns, slurm.wishes = "JOBID{0}A{0}B{0}C{0}EXCLUSIVE{0}", "7{0}0:00{0}0{0}{0}NODE{0}\n"
+    slurm = Slurm.of_26_05()
     slow = Background(slurm, EVERYWHERE)
     for poll in range(3000):
         polled(slow, 1, (replace(QUEUED, id=str(1000 + poll)),), from_s=poll)
