@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import statistics
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from typing import Any, NoReturn
 
 import psutil
 
+from benchmarks import markdown
 from benchmarks.drivers import gloo_questions
 from benchmarks.drivers.lines import Program
 from benchmarks.evidence.model import Benchmark
@@ -291,24 +293,53 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+_SPEAKERS = (
+    ("{part}, at rest", "driver [at rest: driver % of a core] %, helper [at rest: helper % of a core] % of a core"),
+    ("half of these vanish: processor time", "driver [burst: driver cpu s] s, helper [burst: helper cpu s] s"),
+    (
+        "the same: longest stall of the driver's loop",
+        "[burst: longest stall ms] ms; at rest [at rest: longest stall ms] ms",
+    ),
+    ("the same: all survivors have their new rank", "[burst: ranks given s] s"),
+    ("open files, memory of driver and helper", "[open files]; [driver MiB] MiB, [helper MiB] MiB"),
+)
+_REAL = (
+    ("{part}, at rest: driver", "[at rest: driver % of a core] % of a core"),
+    ("half of these killed: first step of the others", "[burst: first step s] s"),
+)
+_RESTARTED = (
+    ("a restart of workers, of which 4 are new each time", "[a restart s] s"),
+    (
+        "the same: memory that stays, driver and helper",
+        "[driver KiB a restart] KiB, [helper KiB a restart] KiB a restart",
+    ),
+)
+
+
 def table(result: Any) -> str:
     """The rows in Markdown: medians, with least and most of what was repeated."""
-    rows = [
-        (part, name, f"{figure['median']:.3g}" + (_range(figure) if "samples" in figure else ""))
-        for part, figures in result.items()
-        if part != _GLOO
-        for name, figure in figures.items()
-    ]
-    for ranks in _RANKS if _GLOO in result else ():
-        found = result[_GLOO][f"{ranks} ranks"]
-        text = f"{found['in s']:.2f} s, {found['server us each']:.0f} us of the helper for one"
-        rows.append((_GLOO, f"{ranks} ranks", text))
-    lines = ["| part | what | figure |", "| --- | --- | --- |"]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+    rows = []
+    for part, figures in result.items():
+        if part == _GLOO:
+            for ranks in _RANKS:
+                found = figures[f"{ranks} ranks"]
+                text = f"{found['in s']:.2f} s, {found['server us each']:.0f} us of the helper for one"
+                rows.append((f"{part} of {ranks} ranks answered", text))
+            continue
+        for what, text in _SPEAKERS if "speak" in part else _REAL if "real" in part else _RESTARTED:
+            for name in re.findall(r"\[(.+?)\]", text):
+                text = text.replace(f"[{name}]", _of(figures[name]))
+            rows.append((what.format(part=part), text))
+    return markdown.table(("what", "figure"), rows)
 
 
-def _range(figure: dict[str, Any]) -> str:
-    return f" ({figure['least']:.3g}-{figure['most']:.3g})"
+def _of(figure: dict[str, Any]) -> str:
+    least, most = (_shown(figure[name]) for name in ("least", "most"))
+    return _shown(figure["median"]) + (f" ({least}-{most})" if least != most else "")
+
+
+def _shown(value: float) -> str:
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 EVIDENCE = {"driver_capacity": Benchmark(("benchmarks.drivers.capacity",), 6.0, {"table": table})}
