@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -40,7 +39,7 @@ class Clockwork:
         kind: Kind,
         pilot_manager: PilotManager,
         liveness: Liveness,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
     ) -> None:
         self._run = run
         self._kind = kind

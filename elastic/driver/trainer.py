@@ -71,9 +71,10 @@ class TrainerDriver:
         owner = _PilotOwner(self.run, self._backend)
         pull_s = 0.0 if settings.spec.container is None else PULL_S
         self.pilot_manager = PilotManager(owner, starter, self.run.report, library=kind.library, pull_s=pull_s)
-        liveness = Liveness(self.run, self.pilot_manager)
+        clock = asyncio.get_running_loop().time
+        liveness = Liveness(self.run, self.pilot_manager, clock)
         self.connections = PeerConnections(self.run, kind, self.pilot_manager, policy, self._backend, liveness)
-        self._clockwork = Clockwork(self.run, kind, self.pilot_manager, liveness)
+        self._clockwork = Clockwork(self.run, kind, self.pilot_manager, liveness, clock)
         self.estimating = Estimating(self.run)
         self._changes = Changes(settings.name, resumes=self.run.saved_step >= 0)
         self._starter = starter

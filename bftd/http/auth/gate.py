@@ -61,7 +61,7 @@ class Authenticator:
     def __init__(self, api: ApiConfig, daemon: DaemonConfig, connections: ApiConnections | None = None) -> None:
         self.connections = ApiConnections() if connections is None else connections
         self.budgets = Budgets()
-        self._callers = Callers(daemon.administrators)
+        self._callers = Callers(daemon.administrators, asyncio.get_running_loop().time)
         self._token = ""
         self._munge: MungeGate | None = None
         self._strangers: Counter[str] = Counter()

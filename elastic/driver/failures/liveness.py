@@ -6,7 +6,6 @@ nodes for lost at once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from elastic.base.timing import BEAT_LATE_S, BEAT_S, BUSY_TIMES, DRIVER_LOST_S, KILLED_S, PING_S
@@ -20,9 +19,7 @@ from elastic.link.wire import Message
 class Liveness:
     """The signs of life of agents and workers, and the response to silence; call `beat` and `ping` periodically."""
 
-    def __init__(
-        self, run: TrainerContext, pilot_manager: PilotManager, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, run: TrainerContext, pilot_manager: PilotManager, clock: Callable[[], float]) -> None:
         """`clock` is monotonic."""
         self._run = run
         self._pilot_manager = pilot_manager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ class FakePilotManager:
 def connections(folder: Path, pilot_manager: FakePilotManager) -> PeerConnections:
     run = TrainerContext(settings_for(folder), lambda line: None, lambda report: None)
     policy = FailurePolicy(run, lambda: list(pilot_manager.pilots.values()))
-    liveness = Liveness(run, pilot_manager)  # type: ignore[arg-type]
+    liveness = Liveness(run, pilot_manager, time.monotonic)  # type: ignore[arg-type]
     return PeerConnections(run, None, pilot_manager, policy, None, liveness)  # type: ignore[arg-type]
 
 
