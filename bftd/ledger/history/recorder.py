@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +58,7 @@ class HistoryRecorder:
         self._tend_s = float("-inf")
         self._failed = False
         self._wanted: tuple[int, Aims, float] | None = None
-        self._work: threading.Thread | None = None
+        self._work: Future[None] | None = None
 
     def windows(self, usage: NodeUsage) -> tuple[RollingPeriod, ...]:
         """Return the results of the last hour, day and week by the last record; () while they are not known.
@@ -106,7 +106,7 @@ class HistoryRecorder:
     def settle(self) -> None:
         """Wait until the windows are those of the last record."""
         if self._work is not None:
-            self._work.join()
+            self._work.result()
             self._reckon()  # a request may have come at the moment in which the thread ended
 
     def _record(self, state: State, taken: PoolSample, at_s: int) -> PoolRecord:
@@ -174,9 +174,10 @@ class HistoryRecorder:
         decide = state.settings.decide
         aims = Aims(decide.objective, decide.pj_max, state.settings.trusting)
         self._wanted = (self._last_s or 0, aims, self._usage.pool_node_seconds)
-        if self._work is None or not self._work.is_alive():
-            self._work = threading.Thread(target=self._reckon, name="windows", daemon=True)
-            self._work.start()
+        if self._work is None or self._work.done():
+            thread = ThreadPoolExecutor(1, "windows")
+            self._work = thread.submit(self._reckon)
+            thread.shutdown(wait=False)  # it ends with its work
 
     def _reckon(self) -> None:
         while self._wanted is not None:
