@@ -90,6 +90,13 @@ class Controller(Nodes):
         """
         if not self.runs:
             return []
+        self.begin(backfill_phase_s, phases)
+        while self._open and (time_s := self.next_s) <= until_s and time_s < inf and not self._is_stuck(time_s):
+            self.step()
+        return self.runs
+
+    def begin(self, backfill_phase_s: float | None = None, phases: Phases | None = None) -> None:
+        """Set the clocks of the schedulers; `step` then goes on from the first submission."""
         begin_s = min(run.job.submit_s for run in self.runs)
         self.at(begin_s + self._looks.phase(backfill_phase_s, self.site.scheduler.interval_s), self._backfill)
         self._looks.begin(begin_s, phases or Phases())
@@ -105,13 +112,16 @@ class Controller(Nodes):
                     self.at(outage.end_s, self._outage, outage)
         if self._priorities is not None:
             self.at(begin_s, self._calculate, self._priorities)
-        while self._events and self._open:
-            time_s, _, act, what = heappop(self._events)
-            if time_s > until_s or self._is_stuck(time_s):
-                break
-            self.now_s = time_s
-            act(what)
-        return self.runs
+
+    @property
+    def next_s(self) -> float:
+        """The time of the next event, inf if there is none."""
+        return self._events[0][0] if self._events else inf
+
+    def step(self) -> None:
+        """Carry out the next event."""
+        self.now_s, _, act, what = heappop(self._events)
+        act(what)
 
     def _is_stuck(self, time_s: float) -> bool:
         """Whether nothing can change any more: what waits then waits for ever."""
