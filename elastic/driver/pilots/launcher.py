@@ -182,11 +182,19 @@ class PilotStarter:
     `go_by` must be called before a pilot is started.
     """
 
-    def __init__(self, settings: DriverSettings, driver_port: int, secret: str, log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: DriverSettings,
+        driver_port: int,
+        secret: str,
+        log: Callable[[str], None],
+        client: SlurmClient | None = None,
+    ) -> None:
+        """`client` reaches Slurm; the default is the cluster of this host."""
         self._settings = settings
         self._log = log
         self._port = driver_port
-        self._client = SlurmClient(before_exec=ordinary_limit)
+        self._client = client or SlurmClient(before_exec=ordinary_limit)
         self._mode: Mode = "sbatch" if settings.pilot_mode == "sbatch" else "salloc"
         self._known_launcher: PilotLauncher | None = None
         self._daemon = ""
