@@ -75,7 +75,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
     trainer: TrainerDriver
     daemon = DaemonLink(
         settings.socket_path,
-        lambda: _registration(settings, trainer),
+        lambda: registration_of(settings, trainer),
         lambda listed: trainer.on_leases(listed),
         lambda: trainer.run.fence(),
         log,
@@ -100,7 +100,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
     looking.cancel()
     await trainer.stop()  # workers come to the hub once more, with their last checkpoint
     hub.close()
-    await daemon.finish(code, reason, _summary(trainer))
+    await daemon.finish(code, reason, summary_of(trainer))
     log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
     node, words = trainer.run.last_words
     for line in (f"the script's last words on {node}:", *words) if words else ():
@@ -114,7 +114,8 @@ def _kept_bytes(trainer: TrainerDriver) -> int | None:
     return 0 if trainer.run.settings.spec.state_path else trainer.run.progress.resize_times.state_bytes
 
 
-def _registration(settings: DriverSettings, trainer: TrainerDriver) -> Registration:
+def registration_of(settings: DriverSettings, trainer: TrainerDriver) -> Registration:
+    """Returns what the daemon is told of a trainer."""
     spec = settings.spec
     return Registration(
         id=settings.trainer_id,
@@ -135,7 +136,8 @@ def _registration(settings: DriverSettings, trainer: TrainerDriver) -> Registrat
     )
 
 
-def _summary(trainer: TrainerDriver) -> Summary:
+def summary_of(trainer: TrainerDriver) -> Summary:
+    """Returns a trainer's totals."""
     progress = trainer.run.progress
     return Summary(
         step=progress.step,

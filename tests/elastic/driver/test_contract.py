@@ -31,7 +31,7 @@ from bftd.protocol.reports import (
     SuspendReport,
 )
 from elastic.driver.daemon_link import DaemonLink
-from elastic.driver.main import _registration
+from elastic.driver.main import registration_of
 from elastic.driver.pilots.launcher import looked_of
 from slurm_plugin.pilots.pending_reasons import Rules
 from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
@@ -86,7 +86,7 @@ class Driver:
         self.welcome = self.fenced = False
         settings = settings_for(folder, "1-1,sizes=1,weight=2,up=20,down=5,workers=1", "torchrun")
         trainer = trainer_for(settings, self.lines.append, FakeStarter(), FakeDaemon())
-        registration = replace(_registration(settings, trainer), id=f"run-{folder.name}-1")
+        registration = replace(registration_of(settings, trainer), id=f"run-{folder.name}-1")
         self.id = registration.id
         self.link = DaemonLink(settings.socket_path, lambda: registration, self._take, self._fence, self.lines.append)
         self.task = asyncio.create_task(self.link.run())

@@ -21,7 +21,7 @@ from bftd.service.service import Service
 from elastic.backends import KINDS
 from elastic.driver import daemon_link as daemons
 from elastic.driver.daemon_link import DaemonLink
-from elastic.driver.main import _registration
+from elastic.driver.main import registration_of
 from elastic.driver.pilots import launcher as pilots
 from elastic.driver.pilots.launcher import PilotStarter
 from elastic.driver.trainer import TrainerDriver
@@ -75,7 +75,7 @@ def test_S1_a_pilot_is_asked_for_by_the_rules_of_the_list_that_grants_it_and_so_
         trainer: TrainerDriver
         link = DaemonLink(
             settings.socket_path,
-            lambda: _registration(settings, trainer),
+            lambda: registration_of(settings, trainer),
             lambda listed: trainer.on_leases(listed),
             lambda: None,
             print,

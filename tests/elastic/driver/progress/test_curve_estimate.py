@@ -15,7 +15,7 @@ import pytest
 
 from bftd.protocol.registration import NodeKind
 from bftd.protocol.reports import CurveReport, NoteReport
-from elastic.driver.main import _registration
+from elastic.driver.main import registration_of
 from elastic.driver.progress import curve_estimate
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for
 from tests.support.messages import excerpt, says, wording
@@ -67,7 +67,7 @@ class Scene:
 
         async def main() -> None:
             self.trainer = trainer_for(self.settings, self.lines.append, FakeStarter(), self.daemon)
-            assert _registration(self.settings, self.trainer).estimates == (), "it is not waited for"
+            assert registration_of(self.settings, self.trainer).estimates == (), "it is not waited for"
             working = asyncio.create_task(self.trainer.estimating.work())
             self.trainer.estimating.heard(KINDS)
             if until is not None:
@@ -76,7 +76,7 @@ class Scene:
                 working.cancel()
             await asyncio.wait([working])
             assert working.cancelled() or working.exception() is None
-            self.registration = _registration(self.settings, self.trainer)
+            self.registration = registration_of(self.settings, self.trainer)
 
         asyncio.run(main())
 
