@@ -90,6 +90,11 @@ class StepBarrier:
     def _step_s(self) -> float:
         return statistics.median(self._steps_s) if self._steps_s else 0.0
 
+    def is_undecided(self, step: int) -> bool:
+        """Whether a request for the end of `step` is neither confirmed nor withdrawn: `passed` would wait."""
+        request = self._requests.get(step)
+        return request is not None and not request.confirmed
+
     def passed(self, step: int, now_s: float) -> SaveRequest | None:
         """Note that `step` ended at `now_s` (monotonic); returns its request, if any, once it is confirmed.
 
@@ -104,8 +109,9 @@ class StepBarrier:
                 elif not self._saved:
                     self._save_s = max(0.0, took_s - self._step_s)
             self._ended_s, self._step = now_s, step
-            while (request := self._requests.get(step)) is not None and not request.confirmed:
+            while self.is_undecided(step):
                 self._news.wait()
+            request = self._requests.get(step)
             for old in [old for old in self._requests if old <= step]:
                 del self._requests[old]
             self._saving, self._saved = request is not None, False
