@@ -85,7 +85,8 @@ class Ownership:
         """Takes the lock if nobody has it; raises OSError."""
         for attempt in range(tries):
             if self._lock is None:
-                time.sleep(_PAUSE_S if attempt else 0.0)
+                if attempt:
+                    time.sleep(_PAUSE_S)
                 with contextlib.suppress(InUseError):
                     self._lock = lock(folder)
                     break
