@@ -1,0 +1,56 @@
+"""The rules that have to hold after every event of a simulated world."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bftd.core.invariants import InvalidState, validate_state
+from bftd.core.model.domain import State
+from bftd.simulation.world.cluster import SimulatedCluster
+from bftd.simulation.world.programs import TrainerOrder
+from bftd.simulation.world.training import BATCH
+
+
+class Violation(AssertionError):
+    """A rule does not hold."""
+
+
+class Checks:
+    """The rules, looked at where something has changed since the last event."""
+
+    def __init__(self, cluster: SimulatedCluster, orders: Sequence[TrainerOrder]) -> None:
+        self._cluster = cluster
+        self._trainings = {order.job_id: order.training for order in orders}
+        self._changes = -1
+        self._state: State | None = None
+
+    def look(self, state: State | None) -> None:
+        """Raise Violation for a rule that does not hold in the daemon's state, or on the cluster."""
+        if self._cluster.changes != self._changes:
+            self._changes = self._cluster.changes
+            self._look_at_cluster()
+        if state is not None and state is not self._state:
+            self._state = state
+            self._look_at_state(state)
+
+    def _look_at_cluster(self) -> None:
+        regular, owners = self._cluster.regular_nodes(), dict[str, str]()
+        for pilot in self._cluster.pilots.values():
+            if pilot.node in regular:
+                raise Violation(f"S1: pilot {pilot.id} and job {regular[pilot.node]} are on {pilot.node} together")
+            if pilot.node in owners:
+                raise Violation(f"S4: pilots {owners[pilot.node]} and {pilot.id} are on {pilot.node} together")
+            owners[pilot.node] = pilot.id
+
+    def _look_at_state(self, state: State) -> None:
+        try:
+            validate_state(state)
+        except InvalidState as error:
+            raise Violation(str(error)) from None
+        for id_, trainer in state.trainers.items():
+            training = self._trainings[id_]
+            if trainer.step > training.highest or trainer.samples > BATCH * training.highest:
+                raise Violation(
+                    f"S10: trainer {id_} counts step {trainer.step} and {trainer.samples:g} samples; its workers have "
+                    f"come to step {training.highest}, {BATCH * training.highest} samples"
+                )

@@ -1,0 +1,220 @@
+"""The programs of the simulated world, put together as `bftd` and `bft-driver` are, on simulated hosts.
+
+Real: the service with its ledger, the API's application and all that a driver consists of but its output. Of the
+daemon's process the shell is left out: signals, systemd, the claim of the partition and the check of its settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aiohttp import web
+
+from bftd.config.keys import Config
+from bftd.core.model.events import Tick
+from bftd.http import api
+from bftd.http.auth.gate import Authenticator
+from bftd.http.connections import IDLE_S
+from bftd.ledger.file import Ledger
+from bftd.service.canceller import Canceller
+from bftd.service.metrics.counters import Counters
+from bftd.service.service import Service
+from bftd.simulation.world.cluster import SimulatedClient, SimulatedCluster
+from bftd.simulation.world.loop import Process
+from bftd.simulation.world.network import End, NetworkLoop, Socket, Transport
+from bftd.simulation.world.training import Agent, Companion, StateOfStep, Training
+from elastic.backends import KINDS
+from elastic.backends.base import TrainerServices
+from elastic.backends.torchrun.driver import TorchrunBackend
+from elastic.driver.daemon_link import DaemonLink
+from elastic.driver.main import registration_of, summary_of
+from elastic.driver.pilots.launcher import Pilot, PilotStarter
+from elastic.driver.server import Hub
+from elastic.driver.settings import DriverSettings
+from elastic.driver.trainer import TrainerDriver
+from elastic.link.authentication import Seals
+from elastic.link.wire import Message, encode
+from elastic.options.elastic_option import ElasticSpec
+from slurm_plugin.errors import SlurmError
+
+SOCKET = "/run/bftd/bftd.sock"
+_ADDRESS = "10.0.0.1"
+_TRANSFER_S = 0.05
+
+
+class SimulatedDaemon:
+    """One start of bftd; `service` is its service, once it is up."""
+
+    def __init__(self, loop: NetworkLoop, cluster: SimulatedCluster, folder: Path, config: Config) -> None:
+        self.process = Process("bftd", _ADDRESS)
+        self.service: Service | None = None
+        self._loop = loop
+        self._client = SimulatedClient(cluster)
+        self._path = folder / "ledger.sqlite"
+        self._config = config
+        self.task = self.process.start(self._run)
+
+    async def _run(self) -> None:
+        ledger = Ledger(self._path)
+        self.process.on_kill.append(ledger.close)
+        canceller = Canceller(lambda job_ids: self._client.cancel(job_ids, "KILL"))
+        self.service = service = Service(self._config, ledger, canceller.ask, time.time, time.monotonic)
+        service.meters = Counters(time.monotonic)
+        gate = Authenticator(self._config.api, self._config.daemon)
+        app = api.application(service, gate)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S)
+        await runner.setup()
+        assert runner.server is not None
+        factory = gate.connections.factory(runner.server)
+
+        def connected(end: End) -> None:
+            Transport(self._loop, end, factory())
+
+        self._loop.network.listen(SOCKET, connected)
+        while True:
+            await self._poll(service)
+            await asyncio.sleep(service.poll_s)
+
+    async def _poll(self, service: Service) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            snapshot = await loop.run_in_executor(None, self._client.snapshot)
+        except SlurmError:
+            service.apply(Tick(service.now()))
+            return
+        judge = service.observe_later(snapshot)
+        take = await loop.run_in_executor(None, judge)
+        take()
+
+
+class _TorchrunWithoutStore(TorchrunBackend):
+    """The torchrun back-end, with a simulated store beside the driver."""
+
+    def __init__(self, services: TrainerServices) -> None:
+        super().__init__(services)
+        self._store = Companion(self._from_store)  # type: ignore[assignment]
+
+
+_KIND = replace(KINDS["torchrun"], driver=f"{__name__}:_TorchrunWithoutStore")
+
+
+class _Starter(PilotStarter):
+    """Places pilots as ever, and runs simulated agents in them in place of srun."""
+
+    agent_of: Callable[[Pilot], Agent]
+    cluster: SimulatedCluster
+
+    async def _agent_ran(self, pilot: Pilot, job_id: str) -> str | None:
+        started = await self.cluster.step(job_id, self.agent_of(pilot).serve)
+        if started:
+            self._endings.empty(job_id)
+        away = not started and job_id in self.cluster.pilots and not (pilot.leaving or pilot.revoked)
+        return None if away and not pilot.over.is_set() else ""
+
+
+class _Transfers:
+    """Uploads of checkpoints: the content is made here, as it does not travel."""
+
+    def __init__(self, trainer: TrainerDriver) -> None:
+        self._trainer = trainer
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def accept(self, about: Message, seals: Seals, sock: Socket) -> None:
+        """Take a worker's checkpoint."""
+        task = asyncio.create_task(self._take(about, seals, sock))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take(self, about: Message, seals: Seals, sock: Socket) -> None:
+        connections, run = self._trainer.connections, self._trainer.run
+        worker = connections._worker_of(about)
+        await asyncio.sleep(_TRANSFER_S)
+        content = StateOfStep(int(about["step"]))
+        if worker is not None and await run.saver.take(worker, about, content):
+            connections._saved(_TRANSFER_S, content.size_bytes)
+            sock.connected.send(seals.outgoing.line(encode({"op": "kept"})))
+        sock.close()
+
+
+@dataclass(frozen=True)
+class TrainerOrder:
+    """A trainer as its user submits it: its job's id, its user, and the nodes that it may have."""
+
+    job_id: str
+    uid: int
+    spec: str
+    training: Training
+
+
+class SimulatedDriver:
+    """One start of a trainer's driver; `outcome` is the exit code and the reason, once it has ended."""
+
+    def __init__(
+        self,
+        loop: NetworkLoop,
+        cluster: SimulatedCluster,
+        folder: Path,
+        order: TrainerOrder,
+        log: Callable[[str], None],
+    ) -> None:
+        self.order = order
+        self.outcome: tuple[int, str] | None = None
+        self.process = Process(f"driver {order.job_id}", _ADDRESS, order.uid)
+        self.trainer: TrainerDriver | None = None
+        self._loop = loop
+        self._cluster = cluster
+        self._folder = folder
+        self._tell = log
+        self.task = self.process.start(self._run)
+
+    def _log(self, text: str) -> None:
+        if not self.process.dead:
+            self._tell(text)
+
+    async def _run(self) -> None:
+        order, user = self.order, str(self.order.uid)
+        settings = DriverSettings(
+            trainer_id=order.job_id,
+            name=f"train-{order.job_id}",
+            spec=ElasticSpec.parse(order.spec),
+            backend="torchrun",
+            interpreter="python3",
+            argv=("train.py",),
+            cwd=self._folder,
+            script_dir=self._folder,
+            state_dir=self._folder / f"state-{order.job_id}",
+            socket_path=SOCKET,
+            partition="elastic",
+            user=user,
+            given_address=_ADDRESS,
+            log="",
+        )
+        listening = self._loop.network.listening_socket()
+        trainer: TrainerDriver
+        daemon = DaemonLink(
+            settings.socket_path,
+            lambda: registration_of(settings, trainer),
+            lambda listed: trainer.on_leases(listed),
+            lambda: trainer.run.fence(),
+            self._log,
+            on_classes=lambda kinds: trainer.estimating.heard(kinds),
+        )
+        client = SimulatedClient(self._cluster, user)
+        starter = _Starter(settings, listening.getsockname()[1], settings.secret, self._log, client)
+        starter.cluster = self._cluster
+        scancel = self._cluster.cancel
+        starter.agent_of = lambda pilot: Agent(order.training, pilot, settings.secret, scancel)
+        trainer = TrainerDriver(settings, self._log, _KIND, starter, daemon, show=self._log)
+        self.trainer = trainer
+        self.process.on_kill.append(trainer.run.store.close)
+        hub = Hub(trainer.connections, settings.secret, listening, self._log, _Transfers(trainer).accept)  # type: ignore[arg-type]
+        code, reason = await trainer.serve()
+        await trainer.stop()
+        hub.close()
+        await daemon.finish(code, reason, summary_of(trainer))
+        self._log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
+        self.outcome = code, reason

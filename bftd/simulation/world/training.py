@@ -1,0 +1,338 @@
+"""Simulated training: agents and workers that speak the real protocol with a real driver, and only count steps.
+
+They stand in for `elastic.node` and `elastic.worker`, which fork, and block in threads. A connection proves itself and
+is sealed as theirs are. A checkpoint travels as the number of its step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from bftd.simulation.world.cluster import PilotJob
+from bftd.simulation.world.loop import Process
+from elastic.base.timing import BEAT_S, DRIVER_LOST_S, LEAVE_S, REPORT_S
+from elastic.driver.pilots.launcher import Pilot
+from elastic.link.address import split_address
+from elastic.link.authentication import Seal
+from elastic.link.bulk import UPLOAD
+from elastic.link.channel import SealedReader, introduce
+from elastic.link.step_barrier import QUESTIONS, StepBarrier
+from elastic.link.wire import Message, encode
+
+BATCH = 32
+"""The samples of a step, on any number of nodes."""
+
+_WARM_S = 2.0
+_FORK_S = 0.3
+_LOOK_S = 0.01
+_STATE_BYTES = 1 << 10
+
+
+@dataclass
+class Training:
+    """One trainer's script as it really ran: what was executed, whoever counted it."""
+
+    total_steps: int
+    step_s: float
+    random: Random
+    highest: int = 0
+    executed: int = 0
+    groups: dict[int, Group] = field(default_factory=dict)
+
+    def group(self, generation: int, world: int) -> Group:
+        """Return the group of workers of a generation."""
+        return self.groups.setdefault(generation, Group(self, world))
+
+
+class Group:
+    """Workers that step together: none ends a step before all have come to it."""
+
+    def __init__(self, training: Training, world: int) -> None:
+        self._training = training
+        self._world = world
+        self._came: dict[int, int] = {}
+        self._ended: dict[int, asyncio.Event] = {}
+
+    async def step(self, number: int, step: int) -> None:
+        """Train one step, the group's `number`-th."""
+        training, ended = self._training, self._ended.setdefault(number, asyncio.Event())
+        self._came[number] = self._came.get(number, 0) + 1
+        if self._came[number] == self._world:
+
+            def end() -> None:
+                training.executed += 1
+                training.highest = max(training.highest, step)
+                ended.set()
+
+            step_s = training.step_s * training.random.uniform(0.9, 1.1)
+            asyncio.get_running_loop().call_later(step_s / self._world, end)
+        await ended.wait()
+
+
+class _Link:
+    """A sealed connection to the driver."""
+
+    def __init__(self, reader: SealedReader, writer: asyncio.StreamWriter, seal: Seal) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._seal = seal
+
+    @classmethod
+    async def connect(cls, pilot: Pilot, secret: str, about: Message) -> _Link | None:
+        """Connect to the driver; None if it hangs up. Raises OSError."""
+        host, port = split_address(pilot.driver)
+        reader, writer = await asyncio.open_connection(host, port)
+        seals = await introduce(reader, writer, secret, about)
+        return None if seals is None else cls(SealedReader(reader, seals.incoming), writer, seals.outgoing)
+
+    def send(self, message: Message) -> None:
+        """Send one message."""
+        if not self.writer.is_closing():
+            self.writer.write(self._seal.line(encode(message)))
+
+
+class Agent:
+    """The agent of a pilot with its node process and one worker; `serve` returns when its processes have ended."""
+
+    def __init__(self, training: Training, pilot: Pilot, secret: str, scancel: Callable[[str], None]) -> None:
+        self._training = training
+        self._pilot = pilot
+        self._secret = secret
+        self._scancel = scancel
+        self._link: _Link | None = None
+        self._worker: Process | None = None
+        self._over = asyncio.Event()
+        self._cancels = False
+        self._heard_s = 0.0
+
+    async def serve(self, process: Process, job: PilotJob) -> None:
+        """Serve until Slurm, the driver or a loss of the driver ends it."""
+        job.notice = self._notice
+        serving = asyncio.create_task(self._serve(job))
+        await self._over.wait()
+        serving.cancel()
+        self._end_worker()
+        if self._cancels:
+            self._scancel(job.id)
+
+    def _notice(self) -> None:
+        self._send({"op": "leaving", "at_s": time.time()})
+        asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
+
+    async def _serve(self, job: PilotJob) -> None:
+        about = {"role": "agent", "lease": self._pilot.lease, "node": job.node, "job_id": job.id, "pid": int(job.id)}
+        with contextlib.suppress(OSError):
+            self._link = await _Link.connect(self._pilot, self._secret, about)
+        if self._link is not None:
+            loop = asyncio.get_running_loop()
+            self._heard_s = loop.time()
+            watching = asyncio.create_task(self._watch())
+            while (message := await self._link.reader.receive()) is not None:
+                self._heard_s = loop.time()
+                await self._obey(message)
+            watching.cancel()
+        self._cancels = True
+        self._over.set()
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while loop.time() - self._heard_s <= DRIVER_LOST_S:
+            await asyncio.sleep(BEAT_S)
+        self._cancels = True
+        self._over.set()
+
+    async def _obey(self, message: Message) -> None:
+        op = message["op"]
+        if op == "configure":
+            self._send({"op": "node", "workers_per_node": 1})
+            warm_s = _WARM_S * self._training.random.uniform(0.5, 2.0)
+            asyncio.get_running_loop().call_later(warm_s, self._send, {"op": "ready"})
+        elif op == "beat":
+            self._send(message)
+        elif op in ("go", "end"):
+            self._cancels = self._cancels or op == "end"
+            self._over.set()
+        elif op == "join":
+            self._send({"op": "join"})
+        elif op == "regroup":
+            self._end_worker()
+            asyncio.get_running_loop().call_later(0.05, self._send, {"op": "join"})
+        elif op == "rendezvous":
+            self._end_worker()
+            worker = Worker(self._training, self._pilot, self._secret, message, self._ended)
+            self._worker = Process(f"worker {self._pilot.node}", self._pilot.node)
+            self._worker.start(worker.run)
+
+    def _ended(self, step: int) -> None:
+        self._worker = None
+        self._send({"op": "done", "step": step})
+
+    def _end_worker(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _send(self, message: Message) -> None:
+        if self._link is not None:
+            self._link.send(message)
+
+
+class Worker:
+    """A worker of torchrun's: `elastic.load`, and then `elastic.step` once a step; saves when bftd asks for it."""
+
+    def __init__(
+        self, training: Training, pilot: Pilot, secret: str, about: Message, ended: Callable[[int], None]
+    ) -> None:
+        self._training = training
+        self._pilot = pilot
+        self._secret = secret
+        self._rank, self._world = int(about["first_rank"]), int(about["world"])
+        self._generation = int(about["generation"])
+        self._ended = ended
+        self._barrier = StepBarrier()
+        self._hello: Message = {
+            "role": "worker",
+            "lease": pilot.lease,
+            "incarnation": pilot.incarnation,
+            "local_rank": 0,
+            "pid": 1_000 + self._generation,
+        }
+        self._fetched: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._saved = self._kept = 0
+        self._uploading = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Train to the end."""
+        await asyncio.sleep(_FORK_S)
+        link = await _Link.connect(self._pilot, self._secret, self._hello)
+        if link is None:
+            return
+        self._link = link
+        listening = asyncio.create_task(self._listen())
+        link.send({"op": "fetch"})
+        fetched = await self._fetched
+        step = 0 if fetched.get("none") else int(fetched["step"])
+        self._barrier.by_clock = True
+        await self._train(step)
+        listening.cancel()
+        link.writer.close()
+        self._ended(self._training.total_steps)
+
+    async def _train(self, step: int) -> None:
+        group, loop = self._training.group(self._generation, self._world), asyncio.get_running_loop()
+        reported_s, number, total = loop.time(), 0, self._training.total_steps
+        while step < total:
+            step, number = step + 1, number + 1
+            await group.step(number, step)
+            self._barrier.size = self._world
+            while self._barrier.is_undecided(step):
+                await asyncio.sleep(_LOOK_S)
+            request = self._barrier.passed(step, loop.time())
+            if number == 1 or (self._rank == 0 and loop.time() - reported_s >= REPORT_S):
+                reported_s = loop.time()
+                self._report(step, first=number == 1)
+            if request is not None:
+                await self._save(step, pause=request.pause)
+        if self._rank == 0:
+            self._saved = total
+            await self._upload()
+            self._report(total, first=False)
+
+    async def _save(self, step: int, *, pause: bool) -> None:
+        if self._rank == 0:
+            self._saved = step
+            if pause:
+                self._report(step, first=False)
+            await self._upload()
+        self._barrier.saved(asyncio.get_running_loop().time())
+        if pause:
+            self._link.send({"op": "paused"})
+            await asyncio.Event().wait()
+
+    def _report(self, step: int, *, first: bool) -> None:
+        message: Message = {
+            "op": "step",
+            "first": first,
+            "step": step,
+            "samples": step * BATCH,
+            "saved_step": self._saved,
+            "saved_samples": self._saved * BATCH,
+            "rank": self._rank,
+            "size": self._world,
+            "nodes": self._world,
+            "loss": None,
+            "steps_lost": 0,
+            "at_s": time.time(),
+            "total_steps": self._training.total_steps,
+        }
+        self._link.send({**message, "generation": str(self._generation)} if first else message)
+
+    async def _listen(self) -> None:
+        while (message := await self._link.reader.receive()) is not None:
+            op = message["op"]
+            if op == "ping":
+                self._link.send({"op": "pong"})
+            elif op == "ship":
+                self._ship = asyncio.create_task(self._shipped())
+            elif op in QUESTIONS:
+                if answer := self._barrier.answer(message):
+                    self._link.send(answer)
+            elif op == "fetched" and not self._fetched.done():
+                self._fetched.set_result(message)
+
+    async def _shipped(self) -> None:
+        if self._saved and self._saved != self._kept:
+            await self._upload()
+        else:
+            self._link.send({"op": "shipped", "step": self._saved} if self._saved else {"op": "nothing_saved"})
+
+    async def _upload(self) -> None:
+        async with self._uploading:
+            step = self._saved
+            what = {"role": "state", "what": UPLOAD, "step": step, "samples": step * BATCH, "last": True}
+            with contextlib.suppress(OSError):
+                link = await _Link.connect(self._pilot, self._secret, {**self._hello, **what})
+                if link is not None and await link.reader.receive() is not None:
+                    self._kept = step
+
+
+class StateOfStep:
+    """The content of a checkpoint, as the store receives it."""
+
+    def __init__(self, step: int) -> None:
+        self._data = step.to_bytes(8, "big") * (_STATE_BYTES // 8)
+        self.size_bytes = 0
+        self.digest = ""
+
+    def pieces(self) -> Iterator[memoryview]:
+        """See elastic.store.store.Content."""
+        self.size_bytes = len(self._data)
+        yield memoryview(self._data)
+        self.digest = hashlib.sha256(self._data).hexdigest()
+
+
+class Companion:
+    """The store beside the driver, which gives each generation a port; see elastic.backends.helper_process."""
+
+    def __init__(self, on_message: Callable[[Message], None], *_: Any) -> None:
+        self._on_message = on_message
+        self.last_line = ""
+
+    async def start(self, *_: Any, **__: Any) -> None:
+        """Be ready after a while."""
+        asyncio.get_running_loop().call_later(1.0, self._on_message, {"op": "ready"})
+
+    def send(self, message: Message) -> None:
+        """Open a generation's store."""
+        opened = {"op": "opened", "generation": message["generation"], "port": 29_500}
+        asyncio.get_running_loop().call_later(0.01, self._on_message, opened)
+
+    async def stop(self) -> None:
+        """End."""

@@ -1,0 +1,204 @@
+"""A whole site in one process: a daemon, drivers and a queue of regular jobs, for some hours, from a seed.
+
+The same seed and settings give the same log, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from bftd.config.keys import Config
+from bftd.core.model.domain import State
+from bftd.pool.backfill.model import Component
+from bftd.simulation.slurm.model import SimulatedJob
+from bftd.simulation.world.checks import Checks, Violation
+from bftd.simulation.world.cluster import SimulatedCluster
+from bftd.simulation.world.loop import BEGIN_S, simulated
+from bftd.simulation.world.network import NetworkLoop
+from bftd.simulation.world.programs import SimulatedDaemon, SimulatedDriver, TrainerOrder
+from bftd.simulation.world.training import BATCH, Training
+
+_MEMORY = "/dev/shm"
+_HOUR_S = 3600.0
+_FIRST_TRAINER = 9_000_001
+_FIRST_UID = 70_001
+_LOOK_S = 10.0
+_END_WITHIN_S = 2 * _HOUR_S
+
+
+@dataclass(frozen=True)
+class WorldSettings:
+    """A world: its seed, nodes, trainers, and the hours for which regular jobs come.
+
+    Each trainer's script has `steps` steps, of `step_s` seconds on one node.
+    """
+
+    seed: int
+    hours: float = 1.0
+    nodes: int = 8
+    trainers: int = 2
+    steps: int = 2000
+    step_s: float = 8.0
+
+
+@dataclass
+class WorldResult:
+    """The course of a world: its log, and the rule that broke, "" if all held."""
+
+    log: list[str] = field(default_factory=list)
+    events: int = 0
+    simulated_s: float = 0.0
+    violation: str = ""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the log."""
+        return hashlib.sha256("\n".join(self.log).encode()).hexdigest()
+
+
+def run(settings: WorldSettings) -> WorldResult:
+    """Run a world to its end, or to the first rule that breaks."""
+    result = WorldResult()
+    loop = NetworkLoop(Random(settings.seed))
+
+    def log(who: str, text: str) -> None:
+        result.log.append(f"{loop.wall() - BEGIN_S:012.6f} {who}: {text}")
+
+    memory = _MEMORY if os.path.isdir(_MEMORY) else None  # nothing here has to survive this process
+    with tempfile.TemporaryDirectory(prefix="bft-world-", dir=memory) as folder, simulated(loop), _daemon_log(log):
+        world = _World(loop, settings, Path(folder), log)
+        try:
+            loop.run_until_complete(world.live())
+        except Violation as violation:
+            result.violation = str(violation)
+            log("world", result.violation)
+        result.events, result.simulated_s = loop.events, loop.wall() - BEGIN_S
+        world.end()
+        loop.shut()
+    return result
+
+
+class _World:
+    def __init__(
+        self, loop: NetworkLoop, settings: WorldSettings, folder: Path, log: Callable[[str, str], None]
+    ) -> None:
+        self._loop = loop
+        self._settings = settings
+        self._folder = folder
+        self._log = log
+        self._random = Random(loop.random.getrandbits(64))
+        self._orders = [self._order(number) for number in range(settings.trainers)]
+        self._drivers: dict[str, SimulatedDriver] = {}
+        self._daemon: SimulatedDaemon | None = None
+        self._cluster: SimulatedCluster
+
+    async def live(self) -> None:
+        """Go through the hours, and then wait for every trainer's end."""
+        loop, settings = self._loop, self._settings
+        self._cluster = SimulatedCluster(loop, settings.nodes, self._jobs(), lambda text: self._log("slurm", text))
+        checks = Checks(self._cluster, self._orders)
+        loop.after_event = lambda: checks.look(self._core)
+        self._start_daemon()
+        for order in self._orders:
+            self._cluster.drivers[order.job_id] = str(order.uid)
+            self._start_driver(order)
+        await asyncio.sleep(settings.hours * _HOUR_S)
+        ends_s = loop.time() + _END_WITHIN_S
+        while left := [id_ for id_, driver in self._drivers.items() if driver.outcome is None]:
+            if loop.time() > ends_s:
+                raise Violation(f"trainers {', '.join(left)} have not ended {_END_WITHIN_S:.0f} s after the last job")
+            await asyncio.sleep(_LOOK_S)
+        self._look_at_ends()
+
+    def end(self) -> None:
+        """End every process."""
+        for driver in self._drivers.values():
+            driver.process.kill()
+        if self._daemon is not None:
+            self._daemon.process.kill()
+
+    @property
+    def _core(self) -> State | None:
+        service = self._daemon.service if self._daemon is not None else None
+        return None if service is None else service.core
+
+    def _start_daemon(self) -> None:
+        self._log("world", "bftd starts")
+        self._daemon = SimulatedDaemon(self._loop, self._cluster, self._folder, Config())
+        self._daemon.task.add_done_callback(self._failed)
+
+    def _start_driver(self, order: TrainerOrder) -> None:
+        name = f"driver {order.job_id}"
+        self._log("world", f"{name} starts")
+        driver = SimulatedDriver(self._loop, self._cluster, self._folder, order, lambda text: self._log(name, text))
+        driver.task.add_done_callback(self._failed)
+        self._drivers[order.job_id] = driver
+
+    def _failed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+    def _look_at_ends(self) -> None:
+        service = self._daemon.service if self._daemon is not None else None
+        assert service is not None
+        for order in self._orders:
+            outcome, known = self._drivers[order.job_id].outcome, service.core.trainers[order.job_id]
+            training = order.training
+            self._log(
+                "world", f"{order.job_id} {outcome}, {training.highest} steps in {training.executed}, {known.step}"
+            )
+            if outcome is None or outcome[0] != 0 or training.highest != training.total_steps:
+                raise Violation(f"trainer {order.job_id} ended with {outcome} at step {training.highest}")
+            if (known.step, known.samples) != (training.total_steps, BATCH * training.total_steps):
+                raise Violation(f"S10: trainer {order.job_id} counts {known.step} steps, {known.samples:g} samples")
+
+    def _order(self, number: int) -> TrainerOrder:
+        settings, random = self._settings, Random(self._random.getrandbits(64))
+        training = Training(settings.steps, settings.step_s, random)
+        spec = f"1-{random.randint(2, max(2, settings.nodes))}"
+        return TrainerOrder(str(_FIRST_TRAINER + number), _FIRST_UID + number, spec, training)
+
+    def _jobs(self) -> list[SimulatedJob]:
+        """Return the regular jobs of the hours: small and large ones, that keep about two thirds of the nodes busy."""
+        random, settings, at_s = self._random, self._settings, BEGIN_S + 5.0
+        jobs: list[SimulatedJob] = []
+        everything = (1 << settings.nodes) - 1
+        while at_s < BEGIN_S + settings.hours * _HOUR_S:
+            count = min(settings.nodes, 1 + int(random.expovariate(4.0 / settings.nodes)))
+            run_s = min(_HOUR_S, 20.0 + random.expovariate(1 / 300.0))
+            limit_s = 60.0 * (2 + int(run_s * random.uniform(1.0, 3.0) / 60.0))
+            part = Component(everything, count)
+            jobs.append(SimulatedJob(len(jobs) + 1, at_s, run_s, limit_s, part, user=f"u{random.randint(1, 5)}"))
+            at_s += random.expovariate(0.66 * settings.nodes / (320.0 * (1 + settings.nodes / 4.0)))
+        return jobs
+
+
+class _Handler(logging.Handler):
+    def __init__(self, log: Callable[[str, str], None]) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log("bftd", f"{record.levelname} {record.getMessage()}")
+
+
+@contextmanager
+def _daemon_log(log: Callable[[str, str], None]) -> Iterator[None]:
+    logger, handler = logging.getLogger("bftd"), _Handler(log)
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)

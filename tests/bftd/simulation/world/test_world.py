@@ -1,0 +1,69 @@
+"""The daemon and drivers in one simulated process: nothing in it is left to chance, and a broken rule is found."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+
+from bftd.simulation.world import world
+from bftd.simulation.world.loop import Forbidden, SimulatedLoop, simulated
+from bftd.simulation.world.world import WorldSettings
+from elastic.driver.progress.reports import TrainerProgress
+
+SMALL = WorldSettings(seed=5, hours=0.1, nodes=3, trainers=2, steps=60)
+
+
+def test_a_world_runs_to_its_end_and_every_step_is_counted_once() -> None:
+    result = world.run(SMALL)
+    assert not result.violation
+    assert sum("has finished with exit code 0" in line for line in result.log) == SMALL.trainers
+    assert any("is preempted on" in line or "left" in line for line in result.log), "regular jobs take nodes"
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process_with_other_hashes() -> None:
+    program = f"from bftd.simulation.world.world import *; print(run({SMALL!r}).digest)"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+def test_another_seed_gives_another_course() -> None:
+    other = WorldSettings(seed=6, hours=SMALL.hours, nodes=SMALL.nodes, trainers=SMALL.trainers, steps=SMALL.steps)
+    assert world.run(SMALL).digest != world.run(other).digest
+
+
+def test_S10_a_driver_that_counts_steps_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = TrainerProgress.saved
+    monkeypatch.setattr(TrainerProgress, "saved", lambda self, step, samples: saved(self, 2 * step, 2 * samples))
+    assert world.run(SMALL).violation.startswith("S10")
+
+
+@pytest.mark.parametrize(
+    "escape",
+    [
+        lambda: socket.socket(),
+        lambda: threading.Thread().start(),
+        lambda: subprocess.run(["true"]),
+        lambda: time.sleep(1),
+    ],
+)
+def test_what_leaves_the_simulation_is_refused_at_once(escape: Callable[[], Any]) -> None:
+    with simulated(SimulatedLoop(Random(1))), pytest.raises(Forbidden):
+        escape()
