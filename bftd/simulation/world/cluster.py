@@ -43,6 +43,7 @@ class PilotJob:
     began_s: float
     limit_s: float
     step: Process | None = None
+    worker: Process | None = None
     notice: Callable[[], None] = lambda: None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     ending: bool = False

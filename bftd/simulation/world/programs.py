@@ -42,7 +42,9 @@ from elastic.options.elastic_option import ElasticSpec
 from slurm_plugin.errors import SlurmError
 
 SOCKET = "/run/bftd/bftd.sock"
-_ADDRESS = "10.0.0.1"
+HOST = "10.0.0.1"
+"""The host of the daemon and the drivers, the node `login1`."""
+
 _TRANSFER_S = 0.05
 
 
@@ -50,7 +52,7 @@ class SimulatedDaemon:
     """One start of bftd; `service` is its service, once it is up."""
 
     def __init__(self, loop: NetworkLoop, cluster: SimulatedCluster, folder: Path, config: Config) -> None:
-        self.process = Process("bftd", _ADDRESS)
+        self.process = Process("bftd", HOST)
         self.service: Service | None = None
         self._loop = loop
         self._client = SimulatedClient(cluster)
@@ -163,7 +165,7 @@ class SimulatedDriver:
     ) -> None:
         self.order = order
         self.outcome: tuple[int, str] | None = None
-        self.process = Process(f"driver {order.job_id}", _ADDRESS, order.uid)
+        self.process = Process(f"driver {order.job_id}", HOST, order.uid)
         self.trainer: TrainerDriver | None = None
         self._loop = loop
         self._cluster = cluster
@@ -190,7 +192,7 @@ class SimulatedDriver:
             socket_path=SOCKET,
             partition="elastic",
             user=user,
-            given_address=_ADDRESS,
+            given_address=HOST,
             log="",
         )
         listening = self._loop.network.listening_socket()

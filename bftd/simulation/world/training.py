@@ -44,11 +44,11 @@ class Training:
     random: Random
     highest: int = 0
     executed: int = 0
-    groups: dict[int, Group] = field(default_factory=dict)
+    groups: dict[tuple[str, int], Group] = field(default_factory=dict)
 
-    def group(self, generation: int, world: int) -> Group:
-        """Return the group of workers of a generation."""
-        return self.groups.setdefault(generation, Group(self, world))
+    def group(self, driver: str, generation: int, world: int) -> Group:
+        """Return the group of workers of a generation of a driver, which its secret names."""
+        return self.groups.setdefault((driver, generation), Group(self, world))
 
 
 class Group:
@@ -114,11 +114,11 @@ class Agent:
 
     async def serve(self, process: Process, job: PilotJob) -> None:
         """Serve until Slurm, the driver or a loss of the driver ends it."""
-        job.notice = self._notice
+        job.notice, self._process = self._notice, process
+        process.on_kill.append(self._end_worker)
         serving = asyncio.create_task(self._serve(job))
         await self._over.wait()
         serving.cancel()
-        self._end_worker()
         if self._cancels:
             self._scancel(job.id)
 
@@ -136,7 +136,7 @@ class Agent:
             watching = asyncio.create_task(self._watch())
             while (message := await self._link.reader.receive()) is not None:
                 self._heard_s = loop.time()
-                await self._obey(message)
+                await self._obey(job, message)
             watching.cancel()
         self._cancels = True
         self._over.set()
@@ -148,7 +148,7 @@ class Agent:
         self._cancels = True
         self._over.set()
 
-    async def _obey(self, message: Message) -> None:
+    async def _obey(self, job: PilotJob, message: Message) -> None:
         op = message["op"]
         if op == "configure":
             self._send({"op": "node", "workers_per_node": 1})
@@ -163,21 +163,33 @@ class Agent:
             self._send({"op": "join"})
         elif op == "regroup":
             self._end_worker()
-            asyncio.get_running_loop().call_later(0.05, self._send, {"op": "join"})
+            self._rejoin()
         elif op == "rendezvous":
             self._end_worker()
             worker = Worker(self._training, self._pilot, self._secret, message, self._ended)
-            self._worker = Process(f"worker {self._pilot.node}", self._pilot.node)
+            self._worker = job.worker = Process(f"worker {self._pilot.node}", self._pilot.node)
+            self._worker.on_kill.append(lambda: self._died(worker))
             self._worker.start(worker.run)
 
     def _ended(self, step: int) -> None:
         self._worker = None
         self._send({"op": "done", "step": step})
 
-    def _end_worker(self) -> None:
+    def _died(self, worker: Worker) -> None:
+        """Report a worker that was killed by others than this agent."""
         if self._worker is not None:
-            self._worker.kill()
             self._worker = None
+            step = {"op": "exit", "local_rank": 0, "rc": -9, "step": worker.step, "at_s": time.time()}
+            self._process.run(self._send, step)
+            self._process.run(self._rejoin)
+
+    def _rejoin(self) -> None:
+        asyncio.get_running_loop().call_later(0.05, self._send, {"op": "join"})
+
+    def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
 
     def _send(self, message: Message) -> None:
         if self._link is not None:
@@ -196,6 +208,7 @@ class Worker:
         self._rank, self._world = int(about["first_rank"]), int(about["world"])
         self._generation = int(about["generation"])
         self._ended = ended
+        self.step = -1
         self._barrier = StepBarrier()
         self._hello: Message = {
             "role": "worker",
@@ -226,11 +239,12 @@ class Worker:
         self._ended(self._training.total_steps)
 
     async def _train(self, step: int) -> None:
-        group, loop = self._training.group(self._generation, self._world), asyncio.get_running_loop()
+        group, loop = self._training.group(self._secret, self._generation, self._world), asyncio.get_running_loop()
         reported_s, number, total = loop.time(), 0, self._training.total_steps
         while step < total:
             step, number = step + 1, number + 1
             await group.step(number, step)
+            self.step = step
             self._barrier.size = self._world
             while self._barrier.is_undecided(step):
                 await asyncio.sleep(_LOOK_S)

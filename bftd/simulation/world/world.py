@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,10 @@ from bftd.pool.backfill.model import Component
 from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.world.checks import Checks, Violation
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.loop import BEGIN_S, simulated
+from bftd.simulation.world.faults import strike
+from bftd.simulation.world.loop import BEGIN_S, Process, simulated
 from bftd.simulation.world.network import NetworkLoop
-from bftd.simulation.world.programs import SimulatedDaemon, SimulatedDriver, TrainerOrder
+from bftd.simulation.world.programs import HOST, SimulatedDaemon, SimulatedDriver, TrainerOrder
 from bftd.simulation.world.training import BATCH, Training
 
 _MEMORY = "/dev/shm"
@@ -39,7 +40,8 @@ _END_WITHIN_S = 2 * _HOUR_S
 class WorldSettings:
     """A world: its seed, nodes, trainers, and the hours for which regular jobs come.
 
-    Each trainer's script has `steps` steps, of `step_s` seconds on one node.
+    Each trainer's script has `steps` steps, of `step_s` seconds on one node. `faults` are kinds of `faults.KINDS` that
+    strike in these hours.
     """
 
     seed: int
@@ -48,6 +50,7 @@ class WorldSettings:
     trainers: int = 2
     steps: int = 2000
     step_s: float = 8.0
+    faults: tuple[str, ...] = ()
 
 
 @dataclass
@@ -94,7 +97,8 @@ class _World:
         self._loop = loop
         self._settings = settings
         self._folder = folder
-        self._log = log
+        self.log = log
+        self.network = loop.network
         self._random = Random(loop.random.getrandbits(64))
         self._orders = [self._order(number) for number in range(settings.trainers)]
         self._drivers: dict[str, SimulatedDriver] = {}
@@ -104,20 +108,88 @@ class _World:
     async def live(self) -> None:
         """Go through the hours, and then wait for every trainer's end."""
         loop, settings = self._loop, self._settings
-        self._cluster = SimulatedCluster(loop, settings.nodes, self._jobs(), lambda text: self._log("slurm", text))
+        self._cluster = SimulatedCluster(loop, settings.nodes, self._jobs(), lambda text: self.log("slurm", text))
         checks = Checks(self._cluster, self._orders)
         loop.after_event = lambda: checks.look(self._core)
         self._start_daemon()
         for order in self._orders:
-            self._cluster.drivers[order.job_id] = str(order.uid)
             self._start_driver(order)
+        striking = asyncio.create_task(strike(self, settings.faults, self._random.getrandbits(64)))
+        striking.add_done_callback(self._failed)
         await asyncio.sleep(settings.hours * _HOUR_S)
+        striking.cancel()
+        await self._recover()
         ends_s = loop.time() + _END_WITHIN_S
-        while left := [id_ for id_, driver in self._drivers.items() if driver.outcome is None]:
+        while left := [order.job_id for order in self._orders if self._outcome(order) is None]:
             if loop.time() > ends_s:
                 raise Violation(f"trainers {', '.join(left)} have not ended {_END_WITHIN_S:.0f} s after the last job")
             await asyncio.sleep(_LOOK_S)
         self._look_at_ends()
+
+    async def _recover(self) -> None:
+        """Mend what is broken: from now on nothing hinders the trainers."""
+        self.network.slow, self._cluster.away = 1.0, False
+        self.network.cuts.clear()
+        if self._daemon is None:
+            self._start_daemon()
+        for order in self._orders:
+            if order.job_id not in self._drivers:
+                self._start_driver(order)
+
+    # -- what faults do; see faults.Site ---
+
+    async def restart_daemon(self, after_s: float) -> None:
+        """See faults.Site."""
+        assert self._daemon is not None
+        self.log("fault", f"bftd is killed, for {after_s:.1f} s")
+        self._daemon.process.kill()
+        self._daemon = None
+        await asyncio.sleep(after_s)
+        self._start_daemon()
+
+    async def restart_driver(self, after_s: float) -> None:
+        """See faults.Site."""
+        alive = [order for order in self._orders if self._drivers[order.job_id].outcome is None]
+        if not alive:
+            return
+        order = self._random.choice(alive)
+        self.log("fault", f"driver {order.job_id} is killed, for {after_s:.1f} s")
+        self._drivers.pop(order.job_id).process.kill()
+        del self._cluster.drivers[order.job_id]
+        await asyncio.sleep(after_s)
+        self._start_driver(order)
+
+    async def no_answers(self, for_s: float) -> None:
+        """See faults.Site."""
+        self.log("fault", f"slurmctld answers nothing for {for_s:.1f} s")
+        self._cluster.away = True
+        await asyncio.sleep(for_s)
+        self._cluster.away = False
+
+    async def cut_off_node(self, for_s: float) -> None:
+        """See faults.Site."""
+        node = self._random.choice(self._cluster.nodes)
+        self.log("fault", f"{node} is cut off for {for_s:.1f} s")
+        cut = frozenset({node, HOST})
+        self.network.cuts.add(cut)
+        await asyncio.sleep(for_s)
+        self.network.cuts.discard(cut)
+
+    def kill_agent(self) -> None:
+        """See faults.Site."""
+        steps = [pilot.step for pilot in self._cluster.pilots.values() if pilot.step and not pilot.step.dead]
+        self._kill_one(steps)
+
+    def kill_worker(self) -> None:
+        """See faults.Site."""
+        workers = [pilot.worker for pilot in self._cluster.pilots.values() if pilot.worker and not pilot.worker.dead]
+        self._kill_one(workers)
+
+    def _kill_one(self, processes: Sequence[Process]) -> None:
+        if processes:
+            process = self._random.choice(processes)
+            self.log("fault", f"{process.name} is killed")
+            process.kill()
 
     def end(self) -> None:
         """End every process."""
@@ -126,20 +198,25 @@ class _World:
         if self._daemon is not None:
             self._daemon.process.kill()
 
+    def _outcome(self, order: TrainerOrder) -> tuple[int, str] | None:
+        driver = self._drivers.get(order.job_id)
+        return None if driver is None else driver.outcome
+
     @property
     def _core(self) -> State | None:
         service = self._daemon.service if self._daemon is not None else None
         return None if service is None else service.core
 
     def _start_daemon(self) -> None:
-        self._log("world", "bftd starts")
+        self.log("world", "bftd starts")
         self._daemon = SimulatedDaemon(self._loop, self._cluster, self._folder, Config())
         self._daemon.task.add_done_callback(self._failed)
 
     def _start_driver(self, order: TrainerOrder) -> None:
         name = f"driver {order.job_id}"
-        self._log("world", f"{name} starts")
-        driver = SimulatedDriver(self._loop, self._cluster, self._folder, order, lambda text: self._log(name, text))
+        self._cluster.drivers[order.job_id] = str(order.uid)
+        self.log("world", f"{name} starts")
+        driver = SimulatedDriver(self._loop, self._cluster, self._folder, order, lambda text: self.log(name, text))
         driver.task.add_done_callback(self._failed)
         self._drivers[order.job_id] = driver
 
@@ -153,7 +230,7 @@ class _World:
         for order in self._orders:
             outcome, known = self._drivers[order.job_id].outcome, service.core.trainers[order.job_id]
             training = order.training
-            self._log(
+            self.log(
                 "world", f"{order.job_id} {outcome}, {training.highest} steps in {training.executed}, {known.step}"
             )
             if outcome is None or outcome[0] != 0 or training.highest != training.total_steps:
