@@ -12,12 +12,10 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from heapq import heappop, heappush
 from itertools import islice
 from math import ceil, exp, floor, inf
 from operator import attrgetter
 from random import Random
-from typing import Any
 
 from bftd.pool.backfill.model import JobEnd, rank, union
 from bftd.pool.backfill.planner import Walk, simulate
@@ -57,8 +55,6 @@ class Controller(Nodes):
         self.late = self.preemptions = 0
         self._counts = Running()
         self._priorities = Priorities(site.priority, site) if site.priority is not None else None
-        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
-        self._count = 0
         self._open = self._to_come = len(jobs)
         self._changed_s = -inf
         self._over: set[int] = set()
@@ -70,11 +66,6 @@ class Controller(Nodes):
             waiting = lines_of(site, job)[0]
             self.runs.append(waiting.run)
             self.at(job.submit_s, self._submit, waiting)
-
-    def at(self, time_s: float, act: Callable[[Any], None], what: Any = None) -> None:
-        """Do something at a time."""
-        self._count += 1
-        heappush(self._events, (time_s, self._count, act, what))
 
     def drawn(self, mean_s: float) -> float:
         """Draw a delay."""
@@ -112,16 +103,6 @@ class Controller(Nodes):
                     self.at(outage.end_s, self._outage, outage)
         if self._priorities is not None:
             self.at(begin_s, self._calculate, self._priorities)
-
-    @property
-    def next_s(self) -> float:
-        """The time of the next event, inf if there is none."""
-        return self._events[0][0] if self._events else inf
-
-    def step(self) -> None:
-        """Carry out the next event."""
-        self.now_s, _, act, what = heappop(self._events)
-        act(what)
 
     def _is_stuck(self, time_s: float) -> bool:
         """Whether nothing can change any more: what waits then waits for ever."""
@@ -379,7 +360,7 @@ class Controller(Nodes):
                 pass
             self._tell_pool()
         elif not self._planned:
-            ahead_s = self._events[0][0] - now_s if self._events else _LOOK_MOST_S
+            ahead_s = self.next_s - now_s if self.next_s < inf else _LOOK_MOST_S
             self.at(now_s + max(1, ceil(ahead_s)), self._backfill)
             return
         self.cycled_s = now_s + site.cycle_s

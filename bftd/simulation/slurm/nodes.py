@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import floor, inf
+from math import floor
 
 from bftd.pool.backfill.model import Component
 from bftd.pool.backfill.node_choice import NodeNeed, for_plan
+from bftd.simulation.slurm.events import Events
 from bftd.simulation.slurm.model import SimulatedSite
 from bftd.simulation.slurm.switches import Tree
 
@@ -14,16 +15,16 @@ NodeChoice = Callable[[int, NodeNeed], int]
 """Picks the nodes of a job that starts: arguments are the idle nodes that would do, and the need."""
 
 
-class Nodes:
+class Nodes(Events):
     """The nodes by what is on them, as masks, at the time `now_s`.
 
     `plan_choice` is the choice of nodes for plans where a topology decides.
     """
 
     def __init__(self, site: SimulatedSite, choice: NodeChoice | None) -> None:
+        super().__init__()
         self.site = site
         self.everything = site.everything
-        self.now_s = -inf
         self.busy = self.pilots = self.leaving = self.completing = self.down = 0
         self.pilot_age: dict[int, float] = {}
         by_order = site.scheduler.one_by_order

@@ -10,6 +10,9 @@ from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.programs import TrainerOrder
 from bftd.simulation.world.training import BATCH
 
+_SEEN_WITHIN_S = 10.0
+_OWN_FAULT = "please report it"
+
 
 class Violation(AssertionError):
     """A rule does not hold."""
@@ -23,15 +26,25 @@ class Checks:
         self._trainings = {order.job_id: order.training for order in orders}
         self._changes = -1
         self._state: State | None = None
+        self._overdue: dict[str, float] = {}
+        self._fault = ""
+
+    def heard(self, line: str) -> None:
+        """Take a line of a driver's log: none may tell of a fault of the driver itself."""
+        if _OWN_FAULT in line:
+            self._fault = line
 
     def look(self, state: State | None) -> None:
         """Raise Violation for a rule that does not hold in the daemon's state, or on the cluster."""
+        if self._fault:
+            raise Violation(self._fault)
         if self._cluster.changes != self._changes:
             self._changes = self._cluster.changes
             self._look_at_cluster()
         if state is not None and state is not self._state:
             self._state = state
             self._look_at_state(state)
+            self._look_at_leases(state)
 
     def _look_at_cluster(self) -> None:
         regular, owners = self._cluster.regular_nodes(), dict[str, str]()
@@ -54,3 +67,12 @@ class Checks:
                     f"S10: trainer {id_} counts step {trainer.step} and {trainer.samples:g} samples; its workers have "
                     f"come to step {training.highest}, {BATCH * training.highest} samples"
                 )
+
+    def _look_at_leases(self, state: State) -> None:
+        """A daemon that sees the cluster knows before long that a node has a job."""
+        regular = {} if self._cluster.away else self._cluster.regular_nodes()
+        lent = {lease.id: lease.node for lease in state.leases.values() if lease.live and lease.node in regular}
+        self._overdue = {id_: self._overdue.get(id_, state.time_s) for id_ in lent}
+        for id_, since_s in self._overdue.items():
+            if state.time_s - since_s > _SEEN_WITHIN_S:
+                raise Violation(f"S2: lease {id_} lives on, {_SEEN_WITHIN_S:g} s after job {regular[lent[id_]]} began")

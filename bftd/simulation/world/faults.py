@@ -19,6 +19,8 @@ class Site(Protocol):
     """The world, as faults strike it."""
 
     network: Network
+    struck: list[str]
+    """The kinds of the faults so far."""
 
     def log(self, who: str, text: str) -> None:
         """Write a line to the world's log."""
@@ -96,11 +98,12 @@ KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
 async def strike(site: Site, kinds: Iterable[str], seed: int) -> None:
     """Strike with faults of these kinds until cancelled; one that has begun is over before the next of its kind."""
     random = Random(seed)
-    strikes = [_one(site, KINDS[kind], Random(random.getrandbits(64))) for kind in sorted(kinds)]
+    strikes = [_one(site, kind, Random(random.getrandbits(64))) for kind in sorted(kinds)]
     await asyncio.gather(*strikes)
 
 
-async def _one(site: Site, fault: Callable[[Site, Random], Awaitable[None]], random: Random) -> None:
+async def _one(site: Site, kind: str, random: Random) -> None:
     while True:
         await asyncio.sleep(random.expovariate(1 / _APART_S))
-        await fault(site, random)
+        site.struck.append(kind)
+        await KINDS[kind](site, random)

@@ -34,6 +34,7 @@ _FIRST_TRAINER = 9_000_001
 _FIRST_UID = 70_001
 _LOOK_S = 10.0
 _END_WITHIN_S = 2 * _HOUR_S
+_GONE_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class WorldResult:
     events: int = 0
     simulated_s: float = 0.0
     violation: str = ""
+    struck: list[str] = field(default_factory=list)
+    """The kinds of the faults that struck, in order."""
 
     @property
     def digest(self) -> str:
@@ -78,7 +81,7 @@ def run(settings: WorldSettings) -> WorldResult:
 
     memory = _MEMORY if os.path.isdir(_MEMORY) else None  # nothing here has to survive this process
     with tempfile.TemporaryDirectory(prefix="bft-world-", dir=memory) as folder, simulated(loop), _daemon_log(log):
-        world = _World(loop, settings, Path(folder), log)
+        world = _World(loop, settings, Path(folder), log, result.struck)
         try:
             loop.run_until_complete(world.live())
         except Violation as violation:
@@ -92,8 +95,14 @@ def run(settings: WorldSettings) -> WorldResult:
 
 class _World:
     def __init__(
-        self, loop: NetworkLoop, settings: WorldSettings, folder: Path, log: Callable[[str, str], None]
+        self,
+        loop: NetworkLoop,
+        settings: WorldSettings,
+        folder: Path,
+        log: Callable[[str, str], None],
+        struck: list[str],
     ) -> None:
+        self.struck = struck
         self._loop = loop
         self._settings = settings
         self._folder = folder
@@ -109,8 +118,8 @@ class _World:
         """Go through the hours, and then wait for every trainer's end."""
         loop, settings = self._loop, self._settings
         self._cluster = SimulatedCluster(loop, settings.nodes, self._jobs(), lambda text: self.log("slurm", text))
-        checks = Checks(self._cluster, self._orders)
-        loop.after_event = lambda: checks.look(self._core)
+        self._checks = Checks(self._cluster, self._orders)
+        loop.after_event = lambda: self._checks.look(self._core)
         self._start_daemon()
         for order in self._orders:
             self._start_driver(order)
@@ -124,6 +133,7 @@ class _World:
             if loop.time() > ends_s:
                 raise Violation(f"trainers {', '.join(left)} have not ended {_END_WITHIN_S:.0f} s after the last job")
             await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_GONE_WITHIN_S)
         self._look_at_ends()
 
     async def _recover(self) -> None:
@@ -216,7 +226,12 @@ class _World:
         name = f"driver {order.job_id}"
         self._cluster.drivers[order.job_id] = str(order.uid)
         self.log("world", f"{name} starts")
-        driver = SimulatedDriver(self._loop, self._cluster, self._folder, order, lambda text: self.log(name, text))
+
+        def log(text: str) -> None:
+            self.log(name, text)
+            self._checks.heard(text)
+
+        driver = SimulatedDriver(self._loop, self._cluster, self._folder, order, log)
         driver.task.add_done_callback(self._failed)
         self._drivers[order.job_id] = driver
 
@@ -225,6 +240,10 @@ class _World:
             raise error
 
     def _look_at_ends(self) -> None:
+        if left := list(self._cluster.pilots):
+            raise Violation(
+                f"L3: pilots {', '.join(left)} are left {_GONE_WITHIN_S:.0f} s after the last trainer's end"
+            )
         service = self._daemon.service if self._daemon is not None else None
         assert service is not None
         for order in self._orders:
