@@ -27,6 +27,9 @@ class Checks:
         self._changes = -1
         self._state: State | None = None
         self._overdue: dict[str, float] = {}
+        self.counted: dict[str, tuple[int, float]] = {}
+        """The steps and samples that the daemon counts for each trainer, or did until it forgot it."""
+
         self._fault = ""
 
     def heard(self, line: str) -> None:
@@ -62,6 +65,7 @@ class Checks:
             raise Violation(str(error)) from None
         for id_, trainer in state.trainers.items():
             training = self._trainings[id_]
+            self.counted[id_] = trainer.step, trainer.samples
             if trainer.step > training.highest or trainer.samples > BATCH * training.highest:
                 raise Violation(
                     f"S10: trainer {id_} counts step {trainer.step} and {trainer.samples:g} samples; its workers have "

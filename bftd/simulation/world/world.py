@@ -244,18 +244,15 @@ class _World:
             raise Violation(
                 f"L3: pilots {', '.join(left)} are left {_GONE_WITHIN_S:.0f} s after the last trainer's end"
             )
-        service = self._daemon.service if self._daemon is not None else None
-        assert service is not None
         for order in self._orders:
-            outcome, known = self._drivers[order.job_id].outcome, service.core.trainers[order.job_id]
+            outcome = self._outcome(order)
+            step, samples = self._checks.counted.get(order.job_id, (0, 0.0))
             training = order.training
-            self.log(
-                "world", f"{order.job_id} {outcome}, {training.highest} steps in {training.executed}, {known.step}"
-            )
+            self.log("world", f"{order.job_id} {outcome}, {training.highest} steps in {training.executed}, {step}")
             if outcome is None or outcome[0] != 0 or training.highest != training.total_steps:
                 raise Violation(f"trainer {order.job_id} ended with {outcome} at step {training.highest}")
-            if (known.step, known.samples) != (training.total_steps, BATCH * training.total_steps):
-                raise Violation(f"S10: trainer {order.job_id} counts {known.step} steps, {known.samples:g} samples")
+            if (step, samples) != (training.total_steps, BATCH * training.total_steps):
+                raise Violation(f"S10: trainer {order.job_id} counts {step} steps, {samples:g} samples")
 
     def _order(self, number: int) -> TrainerOrder:
         settings, random = self._settings, Random(self._random.getrandbits(64))
