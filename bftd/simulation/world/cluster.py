@@ -26,6 +26,7 @@ REGULAR, HARVESTED, SERVICE = "batch", "elastic", "service"
 LOGIN = "login1"
 """The node of the partition `service`, on which the drivers run as jobs."""
 
+_AWAY = "slurmctld answers nothing"
 _KILL_WAIT_S = 30.0
 _STARTED_S = 0.15
 _FIRST_PILOT = 5_000_001
@@ -311,7 +312,7 @@ class SimulatedClient(SlurmClient):
 
     def _reached(self) -> SimulatedCluster:
         if self._cluster.away:
-            raise SnapshotError("Unable to contact slurm controller (connect failure)")
+            raise SnapshotError(_AWAY)
         return self._cluster
 
     def snapshot(self) -> Snapshot:
@@ -338,7 +339,7 @@ class SimulatedClient(SlurmClient):
     def cancel(self, job_ids: Iterable[str], signal: str | None = None) -> None:
         """See SlurmClient."""
         if self._cluster.away:
-            raise NoAnswer("scancel gave no answer for 5 s: is slurmctld up?")
+            raise NoAnswer(_AWAY)
         for job_id in job_ids:
             self._cluster.cancel(job_id)
 
@@ -353,11 +354,11 @@ class SimulatedClient(SlurmClient):
         """Run salloc; there is no other command of which the text is read."""
         assert command == "salloc", command
         if self._cluster.away:
-            raise NoAnswer("salloc gave no answer for 5 s: is slurmctld up?")
+            raise NoAnswer(_AWAY)
         options = dict(word.removeprefix("--").split("=", 1) for word in arguments if "=" in word)
         pilot = self._cluster.allocate(
             options["nodelist"], self._user, options["job-name"], options["comment"], 60.0 * int(options["time"])
         )
         if pilot is None:
-            return CommandResult(1, "", "salloc: error: Unable to allocate resources: Requested nodes are busy")
+            return CommandResult(1, "", "salloc: error: the node is not idle")
         return CommandResult(0, "", f"salloc: Granted job allocation {pilot.id}")
