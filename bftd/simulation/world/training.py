@@ -169,11 +169,16 @@ class Agent:
             worker = Worker(self._training, self._pilot, self._secret, message, self._ended)
             self._worker = job.worker = Process(f"worker {self._pilot.node}", self._pilot.node)
             self._worker.on_kill.append(lambda: self._died(worker))
-            self._worker.start(worker.run)
+            self._worker.start(self._work, worker, self._worker)
 
     def _ended(self, step: int) -> None:
         self._worker = None
         self._send({"op": "done", "step": step})
+
+    async def _work(self, worker: Worker, process: Process) -> None:
+        with contextlib.suppress(OSError):
+            await worker.run()
+        process.kill()  # it has come to its end before, or has lost its link to the driver
 
     def _died(self, worker: Worker) -> None:
         """Report a worker that was killed by others than this agent."""
@@ -228,15 +233,20 @@ class Worker:
         if link is None:
             return
         self._link = link
+        training = asyncio.create_task(self._load_and_train())
         listening = asyncio.create_task(self._listen())
-        link.send({"op": "fetch"})
+        await asyncio.wait({training, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if training.done():
+            training.result()
+            link.writer.close()
+            self._ended(self._training.total_steps)
+
+    async def _load_and_train(self) -> None:
+        self._link.send({"op": "fetch"})
         fetched = await self._fetched
         step = 0 if fetched.get("none") else int(fetched["step"])
         self._barrier.by_clock = True
         await self._train(step)
-        listening.cancel()
-        link.writer.close()
-        self._ended(self._training.total_steps)
 
     async def _train(self, step: int) -> None:
         group, loop = self._training.group(self._secret, self._generation, self._world), asyncio.get_running_loop()
