@@ -106,6 +106,11 @@ class SimulatedCluster:
         """The names of the nodes that jobs run on."""
         return self._names
 
+    @property
+    def has_jobs(self) -> bool:
+        """Whether regular jobs run or wait."""
+        return bool(self._controller.running or self._controller.queue)
+
     def regular_nodes(self) -> dict[str, str]:
         """Return the nodes on which regular jobs run, each with its job's id."""
         of_mask = self._controller.site.numbering.of_mask

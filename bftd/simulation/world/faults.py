@@ -1,18 +1,25 @@
-"""The faults of a simulated world, each at a moment drawn from the seed."""
+"""The faults of a simulated world: a list that is drawn beforehand, so that it can be shortened and given again."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
 from bftd.simulation.world.network import Network
 
-_APART_S = 300.0
-"""Each kind of fault strikes this far apart, on average."""
-
 _SLOWEST = 3000.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Fault:
+    """A fault: when it strikes, in seconds from the world's beginning, its kind, and the seed of what it chooses."""
+
+    at_s: float
+    kind: str
+    seed: int
 
 
 class Site(Protocol):
@@ -28,19 +35,19 @@ class Site(Protocol):
     async def restart_daemon(self, after_s: float) -> None:
         """Kill the daemon, and start it again."""
 
-    async def restart_driver(self, after_s: float) -> None:
+    async def restart_driver(self, random: Random, after_s: float) -> None:
         """Kill a driver, and have Slurm start its job again."""
 
     async def no_answers(self, for_s: float) -> None:
         """Have slurmctld answer no command."""
 
-    async def cut_off_node(self, for_s: float) -> None:
+    async def cut_off_node(self, random: Random, for_s: float) -> None:
         """Have nothing pass between a node and the drivers' host."""
 
-    def kill_agent(self) -> None:
+    def kill_agent(self, random: Random) -> None:
         """Kill an agent, with its workers."""
 
-    def kill_worker(self) -> None:
+    def kill_worker(self, random: Random) -> None:
         """Kill a worker."""
 
 
@@ -49,7 +56,7 @@ async def _daemon(site: Site, random: Random) -> None:
 
 
 async def _driver(site: Site, random: Random) -> None:
-    await site.restart_driver(random.expovariate(1 / 30.0))
+    await site.restart_driver(random, random.expovariate(1 / 30.0))
 
 
 async def _slurmctld(site: Site, random: Random) -> None:
@@ -71,15 +78,15 @@ async def _reset(site: Site, random: Random) -> None:
 
 
 async def _cut(site: Site, random: Random) -> None:
-    await site.cut_off_node(random.expovariate(1 / 10.0))
+    await site.cut_off_node(random, random.expovariate(1 / 10.0))
 
 
 async def _agent(site: Site, random: Random) -> None:
-    site.kill_agent()
+    site.kill_agent(random)
 
 
 async def _worker(site: Site, random: Random) -> None:
-    site.kill_worker()
+    site.kill_worker(random)
 
 
 KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
@@ -95,15 +102,26 @@ KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
 """The kinds of faults by name."""
 
 
-async def strike(site: Site, kinds: Iterable[str], seed: int) -> None:
-    """Strike with faults of these kinds until cancelled; one that has begun is over before the next of its kind."""
-    random = Random(seed)
-    strikes = [_one(site, kind, Random(random.getrandbits(64))) for kind in sorted(kinds)]
-    await asyncio.gather(*strikes)
+def drawn(kinds: Iterable[str], apart_s: float, until_s: float, seed: str) -> tuple[Fault, ...]:
+    """Draw faults, those of each kind `apart_s` apart on average, by themselves whatever other kinds there are."""
+    found = []
+    for kind in kinds:
+        random, at_s = Random(f"{seed} {kind}"), 0.0
+        while (at_s := at_s + random.expovariate(1 / apart_s)) < until_s:
+            found.append(Fault(round(at_s, 3), kind, random.getrandbits(32)))
+    return tuple(sorted(found))
 
 
-async def _one(site: Site, kind: str, random: Random) -> None:
-    while True:
-        await asyncio.sleep(random.expovariate(1 / _APART_S))
-        site.struck.append(kind)
-        await KINDS[kind](site, random)
+async def strike(site: Site, faults: Sequence[Fault]) -> None:
+    """Strike with these faults, from now on; one that has begun is over before the next of its kind."""
+    begun_s = asyncio.get_running_loop().time()
+    kinds = dict.fromkeys(fault.kind for fault in faults)
+    await asyncio.gather(*(_strike(site, [one for one in faults if one.kind == kind], begun_s) for kind in kinds))
+
+
+async def _strike(site: Site, faults: Sequence[Fault], begun_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    for fault in faults:
+        await asyncio.sleep(max(0.0, begun_s + fault.at_s - loop.time()))
+        site.struck.append(fault.kind)
+        await KINDS[fault.kind](site, Random(fault.seed))

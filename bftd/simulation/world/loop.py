@@ -43,6 +43,7 @@ class Process:
         self.host = host
         self.uid = uid
         self.dead = False
+        self.random: Random | None = None
         self.on_kill: list[Callable[[], None]] = []
         """The kernel's part of the end, the last first: it closes connections and files."""
         self._context = contextvars.copy_context()
@@ -103,11 +104,13 @@ class _Task(_Numbered, asyncio.Task):  # type: ignore[type-arg]
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """The loop. `random` is the world's, `events` counts the rounds, and `after_event` is called after each."""
+    """The loop. `events` counts the rounds, and `after_event` is called after each."""
 
     def __init__(self, random: Random) -> None:
         super().__init__()
-        self.random = random
+        self._random = random
+        self._seed = random.getrandbits(64)
+        self._starts: dict[str, int] = {}
         self.events = 0
         self.after_event: Callable[[], None] = lambda: None
         self._now_s = _BOOTED_S
@@ -117,6 +120,17 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._failure: BaseException | None = None
         self.set_task_factory(self._task)
         self.set_exception_handler(self._failed)
+
+    @property
+    def random(self) -> Random:
+        """The randomness of the process that runs now: what one draws changes nothing that others draw."""
+        process = _current.get()
+        if process is None:
+            return self._random
+        if process.random is None:
+            number = self._starts[process.name] = self._starts.get(process.name, 0) + 1
+            process.random = Random(f"{self._seed} {process.name} {number}")
+        return process.random
 
     def time(self) -> float:
         """Return the simulated monotonic time."""

@@ -9,7 +9,9 @@ import asyncio
 import hashlib
 import logging
 import os
+import re
 import tempfile
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,21 +20,23 @@ from random import Random
 
 from bftd.config.keys import Config
 from bftd.core.model.domain import State
-from bftd.pool.backfill.model import Component
 from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.world.checks import Checks, Violation
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.faults import strike
+from bftd.simulation.world.faults import Fault, drawn, strike
 from bftd.simulation.world.loop import BEGIN_S, Process, simulated
 from bftd.simulation.world.network import NetworkLoop
 from bftd.simulation.world.programs import HOST, SimulatedDaemon, SimulatedDriver, TrainerOrder
 from bftd.simulation.world.training import BATCH, Training
+from bftd.simulation.world.workloads import WORKLOADS
 
 _MEMORY = "/dev/shm"
 _HOUR_S = 3600.0
 _FIRST_TRAINER = 9_000_001
 _FIRST_UID = 70_001
 _LOOK_S = 10.0
+_MOST_NODES = 64
+_EVENTS_BETWEEN = 1024
 _END_WITHIN_S = 2 * _HOUR_S
 _GONE_WITHIN_S = 60.0
 
@@ -42,7 +46,8 @@ class WorldSettings:
     """A world: its seed, nodes, trainers, and the hours for which regular jobs come.
 
     Each trainer's script has `steps` steps, of `step_s` seconds on one node. `faults` are kinds of `faults.KINDS` that
-    strike in these hours.
+    strike in these hours, each `apart_s` apart on average; with a `history`, those of it strike in place of drawn ones.
+    `workload` names the regular jobs, of which only those numbered `jobs` come, if given.
     """
 
     seed: int
@@ -52,18 +57,43 @@ class WorldSettings:
     steps: int = 2000
     step_s: float = 8.0
     faults: tuple[str, ...] = ()
+    apart_s: float = 300.0
+    workload: str = "steady"
+    history: tuple[Fault, ...] | None = None
+    jobs: tuple[int, ...] | None = None
+
+    def all_faults(self) -> tuple[Fault, ...]:
+        """Return the faults that strike."""
+        if self.history is not None:
+            return self.history
+        return drawn(self.faults, self.apart_s, self.hours * _HOUR_S, f"{self.seed} faults")
+
+    def all_jobs(self) -> list[SimulatedJob]:
+        """Return the regular jobs that come."""
+        jobs = WORKLOADS[self.workload](Random(f"{self.seed} jobs"), self.nodes, self.hours)
+        return jobs if self.jobs is None else [job for job in jobs if job.number in self.jobs]
+
+
+class Stopped(Exception):
+    """Whoever runs the world has had enough of it."""
 
 
 @dataclass
 class WorldResult:
-    """The course of a world: its log, and the rule that broke, "" if all held."""
+    """The course of a world: its log, and the rule that broke, "" if all held or the world was `stopped` before."""
 
     log: list[str] = field(default_factory=list)
     events: int = 0
     simulated_s: float = 0.0
     violation: str = ""
+    stopped: bool = False
     struck: list[str] = field(default_factory=list)
     """The kinds of the faults that struck, in order."""
+
+    @property
+    def rule(self) -> str:
+        """The name of the rule that broke: what the violation says first, without numbers."""
+        return re.sub(r"\b\d[\d.]*(, \d[\d.]*)*", "N", self.violation.partition(": ")[0])
 
     @property
     def digest(self) -> str:
@@ -71,8 +101,11 @@ class WorldResult:
         return hashlib.sha256("\n".join(self.log).encode()).hexdigest()
 
 
-def run(settings: WorldSettings) -> WorldResult:
-    """Run a world to its end, or to the first rule that breaks."""
+def run(settings: WorldSettings, enough: Callable[[], bool] = lambda: False) -> WorldResult:
+    """Run a world to its end, to the first rule that breaks, or until there is `enough`, which is asked now and then.
+
+    Code that raises what it should not breaks a rule, too.
+    """
     result = WorldResult()
     loop = NetworkLoop(Random(settings.seed))
 
@@ -81,16 +114,26 @@ def run(settings: WorldSettings) -> WorldResult:
 
     memory = _MEMORY if os.path.isdir(_MEMORY) else None  # nothing here has to survive this process
     with tempfile.TemporaryDirectory(prefix="bft-world-", dir=memory) as folder, simulated(loop), _daemon_log(log):
-        world = _World(loop, settings, Path(folder), log, result.struck)
+        world = _World(loop, settings, Path(folder), log, result.struck, enough)
         try:
             loop.run_until_complete(world.live())
         except Violation as violation:
             result.violation = str(violation)
             log("world", result.violation)
+        except Stopped:
+            result.stopped = True
+        except Exception as error:
+            result.violation = f"crash in {_place(error)}: {type(error).__name__}: {error}"
+            log("world", "".join(traceback.format_exception(error)))
         result.events, result.simulated_s = loop.events, loop.wall() - BEGIN_S
         world.end()
         loop.shut()
     return result
+
+
+def _place(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(last.filename).stem}.{last.name}"
 
 
 class _World:
@@ -101,14 +144,15 @@ class _World:
         folder: Path,
         log: Callable[[str, str], None],
         struck: list[str],
+        enough: Callable[[], bool],
     ) -> None:
         self.struck = struck
+        self._enough = enough
         self._loop = loop
         self._settings = settings
         self._folder = folder
         self.log = log
         self.network = loop.network
-        self._random = Random(loop.random.getrandbits(64))
         self._orders = [self._order(number) for number in range(settings.trainers)]
         self._drivers: dict[str, SimulatedDriver] = {}
         self._daemon: SimulatedDaemon | None = None
@@ -117,24 +161,33 @@ class _World:
     async def live(self) -> None:
         """Go through the hours, and then wait for every trainer's end."""
         loop, settings = self._loop, self._settings
-        self._cluster = SimulatedCluster(loop, settings.nodes, self._jobs(), lambda text: self.log("slurm", text))
+        self._cluster = SimulatedCluster(
+            loop, settings.nodes, settings.all_jobs(), lambda text: self.log("slurm", text)
+        )
         self._checks = Checks(self._cluster, self._orders)
-        loop.after_event = lambda: self._checks.look(self._core)
+        loop.after_event = self._look
         self._start_daemon()
         for order in self._orders:
             self._start_driver(order)
-        striking = asyncio.create_task(strike(self, settings.faults, self._random.getrandbits(64)))
+        striking = asyncio.create_task(strike(self, settings.all_faults()))
         striking.add_done_callback(self._failed)
         await asyncio.sleep(settings.hours * _HOUR_S)
         striking.cancel()
         await self._recover()
         ends_s = loop.time() + _END_WITHIN_S
         while left := [order.job_id for order in self._orders if self._outcome(order) is None]:
+            if self._cluster.has_jobs:
+                ends_s = loop.time() + _END_WITHIN_S
             if loop.time() > ends_s:
                 raise Violation(f"trainers {', '.join(left)} have not ended {_END_WITHIN_S:.0f} s after the last job")
             await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(_GONE_WITHIN_S)
         self._look_at_ends()
+
+    def _look(self) -> None:
+        self._checks.look(self._core)
+        if not self._loop.events % _EVENTS_BETWEEN and self._enough():
+            raise Stopped
 
     async def _recover(self) -> None:
         """Mend what is broken: from now on nothing hinders the trainers."""
@@ -157,12 +210,12 @@ class _World:
         await asyncio.sleep(after_s)
         self._start_daemon()
 
-    async def restart_driver(self, after_s: float) -> None:
+    async def restart_driver(self, random: Random, after_s: float) -> None:
         """See faults.Site."""
         alive = [order for order in self._orders if self._drivers[order.job_id].outcome is None]
         if not alive:
             return
-        order = self._random.choice(alive)
+        order = random.choice(alive)
         self.log("fault", f"driver {order.job_id} is killed, for {after_s:.1f} s")
         self._drivers.pop(order.job_id).process.kill()
         del self._cluster.drivers[order.job_id]
@@ -176,28 +229,28 @@ class _World:
         await asyncio.sleep(for_s)
         self._cluster.away = False
 
-    async def cut_off_node(self, for_s: float) -> None:
+    async def cut_off_node(self, random: Random, for_s: float) -> None:
         """See faults.Site."""
-        node = self._random.choice(self._cluster.nodes)
+        node = random.choice(self._cluster.nodes)
         self.log("fault", f"{node} is cut off for {for_s:.1f} s")
         cut = frozenset({node, HOST})
         self.network.cuts.add(cut)
         await asyncio.sleep(for_s)
         self.network.cuts.discard(cut)
 
-    def kill_agent(self) -> None:
+    def kill_agent(self, random: Random) -> None:
         """See faults.Site."""
         steps = [pilot.step for pilot in self._cluster.pilots.values() if pilot.step and not pilot.step.dead]
-        self._kill_one(steps)
+        self._kill_one(random, steps)
 
-    def kill_worker(self) -> None:
+    def kill_worker(self, random: Random) -> None:
         """See faults.Site."""
         workers = [pilot.worker for pilot in self._cluster.pilots.values() if pilot.worker and not pilot.worker.dead]
-        self._kill_one(workers)
+        self._kill_one(random, workers)
 
-    def _kill_one(self, processes: Sequence[Process]) -> None:
+    def _kill_one(self, random: Random, processes: Sequence[Process]) -> None:
         if processes:
-            process = self._random.choice(processes)
+            process = random.choice(processes)
             self.log("fault", f"{process.name} is killed")
             process.kill()
 
@@ -255,24 +308,10 @@ class _World:
                 raise Violation(f"S10: trainer {order.job_id} counts {step} steps, {samples:g} samples")
 
     def _order(self, number: int) -> TrainerOrder:
-        settings, random = self._settings, Random(self._random.getrandbits(64))
+        settings, random = self._settings, Random(f"{self._settings.seed} trainer {number}")
         training = Training(settings.steps, settings.step_s, random)
-        spec = f"1-{random.randint(2, max(2, settings.nodes))}"
+        spec = f"1-{random.randint(2, max(2, min(_MOST_NODES, settings.nodes)))}"
         return TrainerOrder(str(_FIRST_TRAINER + number), _FIRST_UID + number, spec, training)
-
-    def _jobs(self) -> list[SimulatedJob]:
-        """Return the regular jobs of the hours: small and large ones, that keep about two thirds of the nodes busy."""
-        random, settings, at_s = self._random, self._settings, BEGIN_S + 5.0
-        jobs: list[SimulatedJob] = []
-        everything = (1 << settings.nodes) - 1
-        while at_s < BEGIN_S + settings.hours * _HOUR_S:
-            count = min(settings.nodes, 1 + int(random.expovariate(4.0 / settings.nodes)))
-            run_s = min(_HOUR_S, 20.0 + random.expovariate(1 / 300.0))
-            limit_s = 60.0 * (2 + int(run_s * random.uniform(1.0, 3.0) / 60.0))
-            part = Component(everything, count)
-            jobs.append(SimulatedJob(len(jobs) + 1, at_s, run_s, limit_s, part, user=f"u{random.randint(1, 5)}"))
-            at_s += random.expovariate(0.66 * settings.nodes / (320.0 * (1 + settings.nodes / 4.0)))
-        return jobs
 
 
 class _Handler(logging.Handler):
