@@ -16,10 +16,12 @@ NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
 SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
 # Many of them wait for processes: two more than there are cores keep all of these at work.
 WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
+# How long `make year` takes.
+MINUTES := 60
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
 
 .PHONY: help venv setup setup-test setup-release demo test test-alone test-fast test-latest lock lint types plugins docs \
-	evidence deb rpm release release-check man install clean test-slurm test-pyslurm
+	evidence year deb rpm release release-check man install clean test-slurm test-pyslurm
 
 help:
 	@echo "make demo    set up what is missing, then run the main job on a private Slurm cluster (under 4 minutes)"
@@ -36,6 +38,7 @@ help:
 	@echo "make install install the program and its units, below DESTDIR; with PLUGIN_DIR also the plug-ins (docs/howto/install.md)"
 	@echo "make docs    write the generated reference pages, and build the manual as a site into build/site"
 	@echo "make evidence  run the shortest benchmarks again, an hour at most, and name figures outside their intervals"
+	@echo "make year    run simulated worlds of fresh seeds, with faults, for an hour or MINUTES=240, and look at every rule"
 	@echo "make man     write manual pages and shell completions into build/manual"
 	@echo "make venv    only the Python environment (.venv), without horovod and Slurm"
 	@echo "make lint    formatting, linting and type checks"
@@ -117,6 +120,9 @@ docs: venv
 
 evidence: setup
 	@$(BIN)/python -m benchmarks.evidence
+
+year: venv
+	@$(BIN)/python -m tools.year --minutes $(MINUTES)
 
 # Without the lock, and beside .venv: what users get from the package index today.
 test-latest: BIN := build/latest/bin
