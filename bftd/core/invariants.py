@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from bftd.core.model import classes, growth_stops
-from bftd.core.model.domain import State, Trainer
+from bftd.core.model.domain import Lease, State, Trainer
 
 
 class InvalidState(AssertionError):
@@ -111,21 +111,23 @@ def _check_caps(state: State) -> None:
 def _check_pauses(state: State) -> None:
     for key, pause in state.pauses.items():
         _require(pause.key == key, f"{key} is filed under another key")
-    for lease in state.leases.values():
+    for lease in state.leases.values() if state.pauses else ():
         asked_back = growth_stops.releasing(state.pauses, lease, state.trainers[lease.trainer]) is not None
         _require(not lease.live or not asked_back, f"pauses: {lease.id} is live and was to be given back")
 
 
 def _check_trainers(state: State) -> None:
+    of_trainer: dict[str, list[Lease]] = {}
+    for lease in state.leases.values():
+        of_trainer.setdefault(lease.trainer, []).append(lease)
     for id_, trainer in state.trainers.items():
         _require(trainer.id == id_, f"{id_} is filed under another id")
-        live = sum(lease.live for lease in state.leases.values() if lease.trainer == id_)
+        leases = of_trainer.get(id_, ())
+        live = sum(lease.live for lease in leases)
         # Reports of drivers are planned for at the next snapshot; a driver below nodes_min suspends by itself at once.
         unplanned = state.plan_due or not state.pool.seen
         _require(trainer.sizes.allows(live) or unplanned, f"L4: {id_} holds {live} nodes, which it cannot run on")
-        known = {lease.id for lease in state.leases.values() if lease.trainer == id_}
-        _require(
-            not known & {lease.id for lease in trainer.unknown_leases}, f"{id_} has an unknown lease that is known"
-        )
+        unknown = {lease.id for lease in trainer.unknown_leases}
+        _require(unknown.isdisjoint(lease.id for lease in leases), f"{id_} has an unknown lease that is known")
     arrivals = [trainer.arrived_s for trainer in state.trainers.values()]
     _require(arrivals == sorted(arrivals), "trainers are not in order of arrival")

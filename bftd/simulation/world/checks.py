@@ -50,10 +50,11 @@ class Checks:
             self._look_at_leases(state)
 
     def _look_at_cluster(self) -> None:
-        regular, owners = self._cluster.regular_nodes(), dict[str, str]()
-        for pilot in self._cluster.pilots.values():
-            if pilot.node in regular:
-                raise Violation(f"S1: pilot {pilot.id} and job {regular[pilot.node]} are on {pilot.node} together")
+        cluster, owners = self._cluster, dict[str, str]()
+        for pilot in cluster.pilots.values():
+            if cluster.has_job(pilot.node):
+                job = cluster.regular_nodes()[pilot.node]
+                raise Violation(f"S1: pilot {pilot.id} and job {job} are on {pilot.node} together")
             if pilot.node in owners:
                 raise Violation(f"S4: pilots {owners[pilot.node]} and {pilot.id} are on {pilot.node} together")
             owners[pilot.node] = pilot.id
@@ -74,9 +75,11 @@ class Checks:
 
     def _look_at_leases(self, state: State) -> None:
         """A daemon that sees the cluster knows before long that a node has a job."""
-        regular = {} if self._cluster.away else self._cluster.regular_nodes()
-        lent = {lease.id: lease.node for lease in state.leases.values() if lease.live and lease.node in regular}
+        has_job = self._cluster.has_job
+        leases = () if self._cluster.away else state.leases.values()
+        lent = {lease.id: lease.node for lease in leases if lease.live and has_job(lease.node)}
         self._overdue = {id_: self._overdue.get(id_, state.time_s) for id_ in lent}
         for id_, since_s in self._overdue.items():
             if state.time_s - since_s > _SEEN_WITHIN_S:
-                raise Violation(f"S2: lease {id_} lives on, {_SEEN_WITHIN_S:g} s after job {regular[lent[id_]]} began")
+                job = self._cluster.regular_nodes()[lent[id_]]
+                raise Violation(f"S2: lease {id_} lives on, {_SEEN_WITHIN_S:g} s after job {job} began")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from math import inf
 from typing import Any
 
@@ -110,6 +110,10 @@ class SimulatedCluster:
     def has_jobs(self) -> bool:
         """Whether regular jobs run or wait."""
         return bool(self._controller.running or self._controller.queue)
+
+    def has_job(self, node: str) -> bool:
+        """Whether a regular job runs on a node."""
+        return bool(self._controller.busy & self._bit.get(node, 0))
 
     def regular_nodes(self) -> dict[str, str]:
         """Return the nodes on which regular jobs run, each with its job's id."""
@@ -243,9 +247,7 @@ class SimulatedCluster:
             state = "ALLOCATED"
         elif (controller.leaving | controller.completing) & bit:
             flags = frozenset({"COMPLETING"})
-        return Node(
-            name, state, flags, (REGULAR, HARVESTED), (), "", {}, 16, 2**36, "", cpus_used=16 * (state != "IDLE")
-        )
+        return _node(name, state, flags)
 
     def partitions(self) -> dict[str, Partition]:
         """Return the partitions."""
@@ -296,6 +298,12 @@ async def _served(process: Process, agent: Callable[[Process, PilotJob], Awaitab
         await agent(process, pilot)
     finally:
         process.kill()
+
+
+@cache
+def _node(name: str, state: str, flags: frozenset[str]) -> Node:
+    used = 16 * (state != "IDLE")
+    return Node(name, state, flags, (REGULAR, HARVESTED), (), "", {}, 16, 2**36, "", cpus_used=used)
 
 
 def _job(

@@ -30,6 +30,8 @@ _BOOTED_S = 1000.0
 _PERIOD_S = 0.002
 """A call in a thread takes this on average, beside what it waits for."""
 
+_FEW_TASKS = 10_000
+
 
 class Forbidden(AssertionError):
     """Code in the simulated world tried something that only a real one has."""
@@ -117,6 +119,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._selector = self  # BaseEventLoop asks it to wait
         self._number = itertools.count()
         self._kept: list[asyncio.Task[Any]] = []
+        self._most_kept = _FEW_TASKS
         self._failure: BaseException | None = None
         self.set_task_factory(self._task)
         self.set_exception_handler(self._failed)
@@ -148,8 +151,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         task = _Task(next(self._number), coroutine, loop, **more)
         if _current.get() is not None:
             # a task of a killed process must not be finalized, which would run its last words
-            if len(self._kept) > 10_000:
+            if len(self._kept) > self._most_kept:
                 self._kept = [one for one in self._kept if not one.done()]
+                self._most_kept = max(_FEW_TASKS, 2 * len(self._kept))
             self._kept.append(task)
         return task
 
