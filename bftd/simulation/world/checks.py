@@ -29,6 +29,8 @@ class Checks:
         self._overdue: dict[str, float] = {}
         self.counted: dict[str, tuple[int, float]] = {}
         """The steps and samples that the daemon counts for each trainer, or did until it forgot it."""
+        self.told_of: set[str] = set()
+        """The trainers whose ends their drivers have told the daemon."""
 
         self._fault = ""
 
@@ -67,6 +69,8 @@ class Checks:
         for id_, trainer in state.trainers.items():
             training = self._trainings[id_]
             self.counted[id_] = trainer.step, trainer.samples
+            if trainer.exit_code is not None:
+                self.told_of.add(id_)
             if trainer.step > training.highest or trainer.samples > BATCH * training.highest:
                 raise Violation(
                     f"S10: trainer {id_} counts step {trainer.step} and {trainer.samples:g} samples; its workers have "
