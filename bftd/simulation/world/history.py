@@ -56,7 +56,7 @@ def side_by_side(log: Sequence[str], width: int) -> Iterator[str]:
     entries = [_entry(line) for line in log]
     programs = sorted({who for _, who, _ in entries} - _OUTSIDE)
     columns = max(1, min(1 + len(programs), (width - _TIME) // (_LEAST + len(_GAP))))
-    last = columns - 1  # the programs for which there is no room share the last column
+    last = columns - 1  # programs that fit no more share the last column
     each = max(_LEAST, (width - _TIME) // columns - len(_GAP))
     place = {who: min(1 + number, last) for number, who in enumerate(programs)}
     heads = ["Slurm, faults"] + [""] * last

@@ -38,7 +38,7 @@ SHAPES: Mapping[str, tuple[float, Callable[[Random, int], WorldSettings]]] = {
     "Summit's windows": (0.05, _summit),
     "1,000 nodes, 100 trainers": (0.01, _large),
 }
-"""How often worlds are of each shape, and how they are drawn."""
+"""The shapes of worlds by name: how often a world has each, and how its settings are drawn."""
 
 
 def drawn_settings(seed: int, kinds: Sequence[str]) -> tuple[str, WorldSettings]:

@@ -52,7 +52,7 @@ def test_what_is_no_history_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("width", [20, 60, 80, 120, 300])
-def test_each_program_has_a_column_as_long_as_there_is_room(width: int) -> None:
+def test_each_program_has_a_column_as_long_as_they_fit(width: int) -> None:
     rows = list(history.side_by_side(LOG, width))
     assert all(len(row) <= max(width, 39) for row in rows)
     text = " ".join(" ".join(row.replace("|", " ").split()) for row in rows)
@@ -68,7 +68,7 @@ def test_a_line_stands_in_the_column_of_its_program() -> None:
     assert [cell.strip() for cell in said[:-1]] == ["1:02:03.250", "", "", ""]
 
 
-def test_programs_without_room_share_the_last_column_and_are_named_there() -> None:
+def test_programs_that_fit_no_more_share_the_last_column_and_are_named_there() -> None:
     rows = [row.split(" | ") for row in history.side_by_side(LOG, 70)]
     assert any("driver 2: says:" in row[-1] for row in rows)
     assert any("driver 1: first" in row[-1] for row in rows)
