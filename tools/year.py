@@ -10,6 +10,7 @@ shortest history found that still breaks it, as `--replay` takes it, and ends wi
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -17,8 +18,9 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from itertools import count
 from pathlib import Path
 from time import monotonic, process_time  # the world sets those of the module `time`
@@ -37,6 +39,7 @@ from bftd.simulation.world.world import WorldResult, WorldSettings, run
 
 _LAST = 30
 _SHRINK_S = 120.0
+_HANG_S = 600.0
 _WIDTH = 160
 _CLOSING_MINUTES = 240
 
@@ -155,7 +158,7 @@ def _commit() -> str:
 # -- worlds of many seeds ---
 
 
-def _night(first: int, minutes: float, kinds: Sequence[str], *, shrinks: bool) -> dict[str, Any]:
+def _night(first: int, minutes: float, kinds: tuple[str, ...], *, shrinks: bool) -> dict[str, Any]:
     """Run the worlds of one seed after another on all cores until the time is over; returns what happened."""
     click.echo(f"seeds from {first}, at {_commit()}", err=True)
     worlds: list[dict[str, Any]] = []
@@ -183,26 +186,58 @@ def _night(first: int, minutes: float, kinds: Sequence[str], *, shrinks: bool) -
     }
 
 
-def _worlds(first: int, minutes: float, kinds: Sequence[str], *, shrinks: bool) -> Iterator[dict[str, Any]]:
-    until_s = monotonic() + 60.0 * minutes
-    cores, seeds = os.cpu_count() or 1, count(first)
-    with ProcessPoolExecutor(cores, multiprocessing.get_context("spawn")) as pool:
-        begin = lambda: pool.submit(_one_world, next(seeds), tuple(kinds), until_s, shrinks)  # noqa: E731
-        running = {begin() for _ in range(cores)}
-        while running:
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
+def _worlds(first: int, minutes: float, kinds: tuple[str, ...], *, shrinks: bool) -> Iterator[dict[str, Any]]:
+    until_s, seeds = monotonic() + 60.0 * minutes, count(first)
+    running: dict[Future[dict[str, Any]], tuple[int, ProcessPoolExecutor]] = {}
+
+    def begin(process: ProcessPoolExecutor) -> None:
+        seed = next(seeds)
+        running[process.submit(_one_world, seed, kinds, until_s, shrinks)] = seed, process
+
+    for _ in range(os.cpu_count() or 1):
+        begin(_process())
+    while running:
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            seed, process = running.pop(future)
+            try:
                 yield future.result()
-                if monotonic() < until_s:
-                    running.add(begin())
+            except BrokenProcessPool:
+                process = _process()
+                yield _lost(seed, kinds)
+            if monotonic() < until_s:
+                begin(process)
+            else:
+                process.shutdown()
 
 
-def _one_world(seed: int, kinds: Sequence[str], until_s: float, shrinks: bool) -> dict[str, Any]:
+def _process() -> ProcessPoolExecutor:
+    """Return a process of its own, so that whichever world ends it is known."""
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def _one_world(seed: int, kinds: tuple[str, ...], until_s: float, shrinks: bool) -> dict[str, Any]:
     shape, settings = drawn_settings(seed, kinds)
-    enough: Callable[[], bool] = lambda: monotonic() > until_s  # noqa: E731
+
+    def enough() -> bool:
+        faulthandler.dump_traceback_later(_HANG_S, exit=True)
+        return monotonic() > until_s
+
+    enough()
     cpu_s = process_time()
     result = run(settings, enough)
     cpu_s = process_time() - cpu_s
+    faulthandler.cancel_dump_traceback_later()
+    shortest = _shortest(settings, result, shrinks=shrinks) if result.violation else None
+    return _told(seed, shape, result, cpu_s, shortest)
+
+
+def _lost(seed: int, kinds: tuple[str, ...]) -> dict[str, Any]:
+    shape, settings = drawn_settings(seed, kinds)
+    result = WorldResult(violation="hang: the process of the world ended, or nothing happened in it for long")
+    return _told(seed, shape, result, 0.0, history.to_json(settings))
+
+
+def _told(seed: int, shape: str, result: WorldResult, cpu_s: float, shortest: Any) -> dict[str, Any]:
     return {
         "seed": seed,
         "shape": shape,
@@ -212,7 +247,7 @@ def _one_world(seed: int, kinds: Sequence[str], until_s: float, shrinks: bool) -
         "faults": Counter(result.struck),
         "violation": result.violation,
         "rule": result.rule,
-        "shortest": _shortest(settings, result, shrinks=shrinks) if result.violation else None,
+        "shortest": shortest,
     }
 
 

@@ -38,6 +38,7 @@ _LOOK_S = 10.0
 _MOST_NODES = 64
 _EVENTS_BETWEEN = 1024
 _END_WITHIN_S = 2 * _HOUR_S
+_JOBS_END_WITHIN_S = 72 * _HOUR_S
 _GONE_WITHIN_S = 60.0
 
 
@@ -174,10 +175,10 @@ class _World:
         await asyncio.sleep(settings.hours * _HOUR_S)
         striking.cancel()
         await self._recover()
-        ends_s = loop.time() + _END_WITHIN_S
+        ends_s, jobs_end_s = loop.time() + _END_WITHIN_S, loop.time() + _JOBS_END_WITHIN_S
         while left := [order.job_id for order in self._orders if self._outcome(order) is None]:
-            if self._cluster.has_jobs:
-                ends_s = loop.time() + _END_WITHIN_S
+            if self._cluster.has_jobs and loop.time() < jobs_end_s:
+                ends_s, jobs_end_s = loop.time() + _END_WITHIN_S, loop.time() + _JOBS_END_WITHIN_S
             if loop.time() > ends_s:
                 raise Violation(f"trainers {', '.join(left)} have not ended {_END_WITHIN_S:.0f} s after the last job")
             await asyncio.sleep(_LOOK_S)
