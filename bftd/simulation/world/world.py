@@ -48,7 +48,8 @@ class WorldSettings:
 
     Each trainer's script has `steps` steps, of `step_s` seconds on one node. `faults` are kinds of `faults.KINDS` that
     strike in these hours, each `apart_s` apart on average; with a `history`, those of it strike in place of drawn ones.
-    `workload` names the regular jobs, of which only those numbered `jobs` come, if given.
+    `workload` names the regular jobs, of which only those numbered `jobs` come, if given. `chance` numbers the courses
+    that delays and the like may take with all that.
     """
 
     seed: int
@@ -62,6 +63,7 @@ class WorldSettings:
     workload: str = "steady"
     history: tuple[Fault, ...] | None = None
     jobs: tuple[int, ...] | None = None
+    chance: int = 0
 
     def all_faults(self) -> tuple[Fault, ...]:
         """Return the faults that strike."""
@@ -108,7 +110,7 @@ def run(settings: WorldSettings, enough: Callable[[], bool] = lambda: False) -> 
     Code that raises what it should not breaks a rule, too.
     """
     result = WorldResult()
-    loop = NetworkLoop(Random(settings.seed))
+    loop = NetworkLoop(Random(f"{settings.seed} chance {settings.chance}"))
 
     def log(who: str, text: str) -> None:
         result.log.append(f"{loop.wall() - BEGIN_S:012.6f} {who}: {text}")

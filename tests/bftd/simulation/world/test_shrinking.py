@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bftd.service.service import Service
 from bftd.simulation.world import shrinking, world
 from bftd.simulation.world.faults import KINDS, Fault, drawn
-from bftd.simulation.world.shrinking import fewest, smallest
+from bftd.simulation.world.shrinking import smallest
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 
@@ -30,31 +31,36 @@ def never() -> bool:
     return False
 
 
-@given(st.sets(st.integers(0, 40)), st.integers(0, 40))
+@given(st.sets(st.integers(1, 40)), st.integers(0, 40))
 def test_only_what_is_needed_to_fail_is_left(needed: set[int], more: int) -> None:
-    everything = tuple(range(41 + more))
-    assert fewest(everything, needed.issubset, never) == tuple(sorted(needed))
+    def failing(settings: WorldSettings) -> WorldSettings | None:
+        return settings if needed.issubset(settings.jobs or ()) else None
+
+    least = smallest(replace(SETTINGS, jobs=tuple(range(1, 41 + more))), failing, never)
+    assert least.jobs == tuple(sorted(needed))
 
 
 def test_a_history_loses_all_that_it_can_lose() -> None:
-    def fails(settings: WorldSettings) -> bool:
+    def failing(settings: WorldSettings) -> WorldSettings | None:
         times_s = {fault.at_s for fault in settings.history or ()}
-        return {3.0, 17.0} <= times_s and 4 in (settings.jobs or ()) and settings.nodes >= 3 and settings.trainers >= 1
+        fails = {3.0, 17.0} <= times_s and 4 in (settings.jobs or ()) and settings.nodes >= 3 and settings.trainers >= 1
+        return replace(settings, chance=7) if fails else None
 
-    least = smallest(SETTINGS, fails, never)
+    least = smallest(SETTINGS, failing, never)
     assert [fault.at_s for fault in least.history or ()] == [3.0, 17.0]
     assert (least.jobs, least.nodes, least.trainers, least.steps) == ((4,), 3, 1, 1)
     assert least.hours <= 0.05
+    assert least.chance == 7
 
 
 def test_nothing_more_is_tried_once_there_is_enough() -> None:
     tried: list[WorldSettings] = []
 
-    def fails(settings: WorldSettings) -> bool:
+    def failing(settings: WorldSettings) -> WorldSettings | None:
         tried.append(settings)
-        return True
+        return settings
 
-    least = smallest(SETTINGS, fails, lambda: len(tried) >= 3)
+    least = smallest(SETTINGS, failing, lambda: len(tried) >= 3)
     assert len(tried) == 3
     assert least == tried[-1]
 
@@ -105,9 +111,10 @@ def test_code_that_raises_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None
     def fail(*_: object) -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(TrainerProgress, "saved", fail)
+    monkeypatch.setattr(Service, "observe_later", fail)
     result = world.run(WorldSettings(seed=5, hours=0.1, nodes=3, trainers=2, steps=60))
-    assert result.violation
+    assert result.rule == "crash in test_shrinking.fail"
+    assert "Traceback" in result.log[-1]
 
 
 def test_a_world_ends_when_there_is_enough() -> None:
