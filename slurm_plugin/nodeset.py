@@ -6,12 +6,13 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from slurm_plugin.errors import SlurmError
 
 # The limit for the numbers of a range and for all nodes: more would take minutes to expand, and no cluster has them.
 _WIDEST = 1_000_000
+_SHOWN = 160  # the most characters of a text in a message
 
 
 def fold(names: Iterable[str]) -> str:
@@ -21,13 +22,14 @@ def fold(names: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1024)  # one decision is reported several times: in the ledger, the log, and to its driver
 def _folded(names: tuple[str, ...]) -> str:
-    return str(NodeSet.fromlist(names))
+    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
 def expand(text: str) -> list[str]:
     """List the node names of a folded set, in order; "" and Slurm's "(null)" are the empty set.
 
-    Raise SlurmError for text that is no node set, or one wider than any cluster.
+    Raise SlurmError for text that is no node set, or one wider than any cluster. ClusterShell's groups (@all) are none:
+    Slurm knows nothing of them.
     """
     if text in ("", "(null)"):
         return []
@@ -38,12 +40,21 @@ def expand(text: str) -> list[str]:
 
 @lru_cache(maxsize=8192)  # a large cluster shows the same few thousand sets every second
 def _expanded(text: str) -> tuple[str, ...]:
-    if any(int(last) - int(first) >= _WIDEST for first, last in re.findall(r"(\d{1,18})-(\d{1,18})", text)):
-        raise SlurmError(f"{text} is a wider range than any cluster has")
+    ranges = re.findall(r"(\d{1,18})-(\d{1,18})", " ".join(re.findall(r"\[([^\[\]]*)", text)))
+    # several ranges are expanded one after the other before they can be counted
+    if sum(max(0, int(last) - int(first)) for first, last in ranges) >= _WIDEST:
+        raise SlurmError(f"{_shown(text)} is a wider range than any cluster has")
     try:
-        nodes = NodeSet(text)
+        nodes = NodeSet(text, resolver=RESOLVER_NOGROUP)
+        count = len(nodes)
     except NodeSetException as error:
-        raise SlurmError(f"not a node set: {text!r} ({error})") from error
-    if len(nodes) > _WIDEST:  # with two ranges, as in r[1-9999]n[1-9999], it is their product
-        raise SlurmError(f"{text} are more nodes than any cluster has")
+        raise SlurmError(f"not a node set: {text[:_SHOWN]!r} ({_shown(str(error))})") from error
+    except OverflowError:  # more than fit in 64 bits
+        count = _WIDEST + 1
+    if count > _WIDEST:  # with two ranges, as in r[1-9999]n[1-9999], it is their product
+        raise SlurmError(f"{_shown(text)} are more nodes than any cluster has")
     return tuple(nodes)
+
+
+def _shown(text: str) -> str:
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:_SHOWN]).split())

@@ -26,7 +26,12 @@ class Said:
     def start_s(self) -> float | None:
         """The start in unix seconds; None if Slurm names none."""
         found = _MOMENT.match(self.words) if self.taken else None
-        return None if found is None else datetime.fromisoformat(found[1]).timestamp()
+        if found is None:
+            return None
+        try:
+            return datetime.fromisoformat(found[1]).timestamp()
+        except (ValueError, OverflowError):
+            return None
 
 
 def asked(slurm: SlurmClient, lines: Sequence[str]) -> Said:

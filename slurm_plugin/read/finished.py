@@ -10,6 +10,7 @@ from slurm_plugin.errors import CommandError, SlurmError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import dates
 from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.read.parse import one_line
 
 _FIELDS = (
     *("JobIDRaw", "JobID", "Cluster", "State", "Start", "End", "NodeList", "NTasks"),
@@ -63,8 +64,8 @@ def finished(slurm: SlurmClient, job: str) -> FinishedJob:
         raise SlurmError(f"accounting shows you {len(whole)} jobs {job}: nothing can be learnt of it")
     try:
         return _of(whole[0], [row for row in mine if row["JobIDRaw"] != job])
-    except (ValueError, KeyError) as error:
-        raise CommandError(f"what sacct says of job {job} cannot be read: {error}") from None
+    except (ValueError, KeyError, OverflowError) as error:
+        raise CommandError(f"what sacct says of job {job} cannot be read: {one_line(str(error))}") from None
 
 
 def _of(row: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> FinishedJob:

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import request
+from slurm_plugin.read.settings import number
 from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Reservation
 
 # squeue's format of each field we read, in the order of the output. Free text (name, comment) may hold any character,
@@ -50,8 +51,10 @@ _STATE_SUFFIXES = {
 _FLAG_NAMES = {"PLND": "PLANNED", "COMP": "COMPLETING", "RESV": "RESERVED", "MAINT": "MAINTENANCE"}
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
 _RECORD = re.compile(r"\S+\s+\w+=")
-_GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d+)(?:\([^)]*\))?$")
-_GPUS_USED = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d+)")
+_GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d{1,18})(?:\([^)]*\))?$")
+_GPUS_USED = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d{1,18})(?!\d)")
+_NUMBER = re.compile(r"-?\d{1,18}$")
+_LATEST_S = 253_402_300_799  # the end of the year 9999, the last that a date can have
 _NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
 _TIME_LIMIT = re.compile(r"(?:(?:(\d{1,12})-)?(\d{1,12}):)?(\d{1,12}):(\d{1,12})$")
 _NO_RESERVATION = "No reservations in the system"
@@ -119,10 +122,10 @@ def partitions(text: str) -> dict[str, Partition]:
             nodes=_nodeset(_need(fields, "Nodes")),
             state=_need(fields, "State"),
             max_time_s=limit_s,
-            priority_tier=int(tier) if tier.isdecimal() else None,
+            priority_tier=number(tier) if tier.isdecimal() else None,
             # since 26.05 it has a field of its own
             exclusive="EXCLUSIVE" in fields.get("OverSubscribe", "") or fields.get("Exclusive") == "NODE",
-            max_nodes=int(most) if most.isdecimal() else None,
+            max_nodes=number(most) if most.isdecimal() else None,
             groups=() if groups == "ALL" else tuple(groups.split(",")),
         )
     if not found:
@@ -276,7 +279,7 @@ _NODES = _Memory(_node)
 def _memory_bytes(fields: dict[str, str]) -> int:
     """Return the memory of a node that jobs can use: MemSpecLimit is reserved for Slurm's own processes."""
     kept = fields.get("MemSpecLimit", "")
-    return max(0, _number(_need(fields, "RealMemory")) - int(kept if kept.isdecimal() else 0)) * 2**20
+    return max(0, _number(_need(fields, "RealMemory")) - (number(kept) or 0 if kept.isdecimal() else 0)) * 2**20
 
 
 def _records(text: str, first_key: str) -> list[str]:
@@ -309,7 +312,8 @@ def _need(fields: dict[str, str], key: str) -> str:
         return fields[key]
     except KeyError:
         what = next(iter(fields.items()), ("?", "?"))
-        raise SnapshotError(f"scontrol shows {what[0]}={what[1]} without {key}: the answer is incomplete") from None
+        shown = one_line(f"{what[0]}={what[1]}")
+        raise SnapshotError(f"scontrol shows {shown} without {key}: the answer is incomplete") from None
 
 
 def job_state(state: str, nodes: str) -> tuple[str, bool]:
@@ -327,7 +331,7 @@ def node_state(text: str) -> tuple[str, frozenset[str]]:
         flags.update(_STATE_SUFFIXES[mark] for mark in part[len(word) :])
         words.append(word)
     if not words[0].isalpha():
-        raise SnapshotError(f"a node state that makes no sense: {text!r}")
+        raise SnapshotError(f"a node state that makes no sense: {one_line(text)!r}")
     flags.update(_FLAG_NAMES.get(word, word) for word in words[1:])
     return words[0], frozenset(flags)
 
@@ -371,14 +375,15 @@ def _nodeset(text: str) -> tuple[str, ...]:
 
 
 def _time(text: str) -> float | None:
-    if text.isdecimal():
-        return float(text)
     if text.upper() in _NO_TIME:
         return None
     try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise SnapshotError(f"a time that makes no sense: {text!r}") from None
+        time_s = float(text) if text.isdecimal() else datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError):
+        time_s = -1.0
+    if not 0.0 <= time_s <= _LATEST_S:
+        raise SnapshotError(f"a time that makes no sense: {one_line(text)!r}")
+    return time_s
 
 
 def time_limit_s(text: str) -> float | None:
@@ -387,16 +392,15 @@ def time_limit_s(text: str) -> float | None:
     if match is None:
         if text and not text[0].isdigit():
             return None
-        raise SnapshotError(f"a time limit that makes no sense: {text!r}")
+        raise SnapshotError(f"a time limit that makes no sense: {one_line(text)!r}")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
 
 def _number(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise SnapshotError(f"not a number: {text!r}") from None
+    if _NUMBER.match(text) is None:
+        raise SnapshotError(f"not a number: {one_line(text)!r}")
+    return int(text)
 
 
 def _words(text: str) -> list[str]:

@@ -26,6 +26,7 @@ from slurm_plugin.read.slow_settings import RESERVATIONS
 from slurm_plugin.read.types import NO_REQUEST, Job, JobRequest, Node, Reservation, Snapshot
 
 _ANSWER_BYTES = 1 << 20  # the most that is read at once; a pipe holds less
+_SENSELESS = (AttributeError, KeyError, OverflowError, TypeError, ValueError)  # what values of other types raise
 
 
 class PyslurmClient(SlurmClient):
@@ -59,7 +60,7 @@ class PyslurmClient(SlurmClient):
             jobs = tuple(map(_job, answer["jobs"]))
             if turn == RESERVATIONS:
                 self._slow.keep_reservations(tuple(map(_reservation, answer["reservations"])), time.monotonic())
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except _SENSELESS as error:
             raise SnapshotError(f"pyslurm's answer makes no sense: {error!r}") from error
         if turn is not None and turn != RESERVATIONS:
             self._slow.read(turn, time.monotonic())
@@ -83,12 +84,14 @@ class PyslurmClient(SlurmClient):
             self.watch("pyslurm", outcome, self.waited_s)
         try:
             answer = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self.close()
             raise SnapshotError("pyslurm's answer is cut short") from error
+        if not isinstance(answer, dict):
+            raise SnapshotError(f"pyslurm's answer makes no sense: {text[:80]!r}")
         if "error" in answer:
-            raise SnapshotError(f"pyslurm failed: {answer['error']}")
-        return dict(answer)
+            raise SnapshotError(f"pyslurm failed: {parse.one_line(str(answer['error']))}")
+        return answer
 
 
 class _Child:
@@ -169,7 +172,7 @@ def _job(row: dict[str, Any]) -> Job:
     """Return a parsed job; an unreadable pending job becomes a waiting one, any other raises SnapshotError."""
     try:
         return _readable_job(row)
-    except (AttributeError, KeyError, TypeError, ValueError, SnapshotError) as error:
+    except (*_SENSELESS, SnapshotError) as error:
         if row.get("state") != "PENDING":
             raise SnapshotError(
                 f"pyslurm shows a job that cannot be read ({error!r}): {parse.one_line(str(row))}"
@@ -221,7 +224,7 @@ def _request(asked: Any) -> JobRequest:
             gres=request.gres_asked(asked["gres"]),
             switches=int(asked["switches"]),
         )
-    except (AttributeError, KeyError, TypeError, ValueError, SnapshotError):
+    except (*_SENSELESS, SnapshotError):
         return NO_REQUEST
 
 

@@ -57,3 +57,15 @@ def test_regression_two_ranges_in_a_name_were_multiplied_for_minutes() -> None:
     with pytest.raises(SlurmError, match=pattern("slurm_plugin.nodeset.too_many_nodes")):
         expand("r[1-9999]n[1-9999]")
     assert expand("r[1-2]n[1-2]") == ["r1n1", "r1n2", "r2n1", "r2n2"]
+
+
+def test_regression_many_wide_ranges_were_each_written_out_before_they_were_counted() -> None:
+    with pytest.raises(SlurmError, match=pattern("slurm_plugin.nodeset.too_wide")):
+        expand(",".join(f"n{name}x[1-999999]" for name in range(40)))
+    many = [f"rack{1000 + name}-9999" for name in range(2000)]
+    assert expand(",".join(many)) == many, "these numbers are no ranges"
+
+
+def test_regression_a_group_of_clustershell_was_looked_up_on_this_host() -> None:
+    assert expand("n1,@all") == ["@all", "n1"]
+    assert fold(["n1", "@all"]) == "@all,n1"
