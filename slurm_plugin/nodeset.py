@@ -16,13 +16,16 @@ _SHOWN = 160  # the most characters of a text in a message
 
 
 def fold(names: Iterable[str]) -> str:
-    """Write node names compactly and in order: n1, n2, n4 become "n[1-2,4]"."""
+    """Write node names compactly and in order: n1, n2, n4 become "n[1-2,4]". Words that name no node stay apart."""
     return _folded(tuple(names))
 
 
 @lru_cache(maxsize=1024)  # one decision is reported several times: in the ledger, the log, and to its driver
 def _folded(names: tuple[str, ...]) -> str:
-    return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    try:
+        return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+    except (NodeSetException, OverflowError):
+        return ",".join(names)
 
 
 def expand(text: str) -> list[str]:

@@ -27,6 +27,7 @@ from bftd.http.routes import ROUTES, WEB_ROUTES, Handler, Route, install, path_o
 from bftd.ledger.reader import LedgerReader
 from bftd.protocol.bounds import BODY_BYTES_MOST
 from bftd.protocol.errors import ProtocolError
+from bftd.protocol.fields import printable
 from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 
@@ -158,4 +159,4 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 
 def _error(status_code: int, message: str) -> web.Response:
-    return web.json_response({"error": message}, status=status_code)
+    return web.json_response({"error": printable(message)}, status=status_code)

@@ -13,6 +13,8 @@ from aiohttp import web
 from bftd.base.errors import BftError
 from bftd.protocol.bounds import BODY_BYTES_MOST, BODY_VALUES_MOST
 
+# The charsets of JSON; some other ones that Python has take minutes for such a body (idna, punycode).
+_CHARSETS = frozenset({"utf-8", "utf8", "us-ascii", "ascii"})
 # A body that comes slowly occupies its connection no longer than this.
 BODY_S = 30.0
 
@@ -37,6 +39,8 @@ async def read(request: web.Request) -> bytes:
         raise BodyRefused(f"a body may have {BODY_BYTES_MOST} bytes: send less at a time") from None
     except ConnectionResetError:
         raise BodyRefused("the connection ended before the body did") from None
+    except web.RequestPayloadError:  # such as one that is said to be compressed
+        raise BodyRefused("the body cannot be read as its headers say") from None
     except asyncio.TimeoutError:
         raise BodyRefused(f"the body did not come within {BODY_S:g} s", 408) from None
 
@@ -48,9 +52,11 @@ async def decoded(request: web.Request) -> object:
     if commas and commas + body.count(b"[") + body.count(b"{") > BODY_VALUES_MOST:
         raise BodyRefused(f"a body may have {BODY_VALUES_MOST} values: send less at a time")
     try:
+        if (request.charset or "utf-8").lower() not in _CHARSETS:
+            raise ValueError(request.charset)
         with _uncollected():
-            return json.loads(body.decode(request.charset or "utf-8"))
-    except (ValueError, RecursionError, LookupError):  # the last for an unknown charset
+            return json.loads(body.decode())
+    except (ValueError, RecursionError):
         raise BodyRefused("the body must be JSON") from None
 
 

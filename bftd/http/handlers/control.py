@@ -92,12 +92,16 @@ def _chosen(fields: Fields, where: str) -> _What:
         raise RequestRefused(400, f"{where}: nodes, user and account exclude each other: ask once for each")
     if fields.has("nodes"):
         names = fields.items("nodes", _MOST_NODES)
-        if not names or not all(isinstance(name, str) and 0 < len(name) <= NAME_MOST for name in names):
+        if not names or not all(map(_is_name, names)):
             raise RequestRefused(400, f"{where}: nodes must be names of nodes")
         return [("node", name) for name in dict.fromkeys(names)]
     if fields.has("user"):
         return [("user", fields.name("user"))]
     return [("account", fields.name("account"))] if fields.has("account") else [("all", "")]
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= NAME_MOST and name.isprintable()
 
 
 def _refuse_unknown(state: State, chosen: _What) -> None:

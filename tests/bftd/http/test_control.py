@@ -44,6 +44,8 @@ async def test_only_administrators_pause_and_resume(monkeypatch: pytest.MonkeyPa
         ({"why": "x", "nodes": []}, wording("http.control_handlers.not_nodes", where="pause")),
         ({"why": "x", "user": "nobodyx"}, wording("http.control_handlers.no_user", name="nobodyx")),
         ({"why": "x", "nodes": ["n1", 7]}, wording("http.control_handlers.not_nodes", where="pause")),
+        ({"why": "x", "nodes": ["n1\n"]}, wording("http.control_handlers.not_nodes", where="pause")),
+        ({"why": "x", "nodes": ["n[", "n1"]}, wording("http.control_handlers.not_harvested", named="node n[")),
         (
             {"why": "x", "user": "a\x1b[2J"},
             wording(
