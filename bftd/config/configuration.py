@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import json
 import os
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
@@ -66,6 +67,8 @@ def parse(text: str, name: str = "configuration", log: Callable[[str], None] = l
         raise ConfigError(f"{name}: not valid TOML: {error}") from None
     except ValueError:  # tomllib lets Python's limit on the digits of an integer through
         raise ConfigError(f"{name}: not valid TOML: an integer has thousands of digits") from None
+    except RecursionError:
+        raise ConfigError(f"{name}: not valid TOML: it is nested too deeply") from None
     sections = {field.name: field.default for field in dataclasses.fields(Config)}
     values: dict[str, Any] = {}
     for section, content in table.items():
@@ -82,7 +85,7 @@ def parse(text: str, name: str = "configuration", log: Callable[[str], None] = l
         config = dataclasses.replace(config, slurm=dataclasses.replace(config.slurm, partition=partitions[0]))
     _check_together(config, name)
     host, _, port = config.api.tcp.rpartition(":")
-    if config.api.tcp and not (host and port.isdecimal() and int(port) < 65536):
+    if config.api.tcp and not (host and _is_port(port)):
         raise ConfigError(f"{name}: [api] tcp must be host:port, such as 0.0.0.0:6820, not {config.api.tcp!r}")
     _check_web(config, name)
     if config.api.tcp and config.api.auth == "token" and not config.api.token_file:
@@ -127,10 +130,14 @@ def _check_web(config: Config, name: str) -> None:
     listen, (host, _, port) = config.web.listen, config.web.listen.rpartition(":")
     if not listen:
         return
-    if not (host and port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+    if not (host and _is_port(port) and int(port)):
         raise ConfigError(f"{name}: [web] listen must be host:port, such as 127.0.0.1:6821, not {listen!r}")
     if listen == config.api.tcp:
         raise ConfigError(f"{name}: [web] listen and [api] tcp are both {listen}: give the page a port of its own")
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,5}", text) is not None and int(text) < 65536
 
 
 def to_toml(config: Config) -> str:

@@ -16,7 +16,7 @@ def split_address(address: str) -> tuple[str, str, int]:
     """Return user, host and port of `[user@]host:port`; raises ValueError."""
     user, _, where = address.rpartition("@")
     host, _, port = where.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
         raise ValueError(f"the daemon's address must be [user@]host:port or the path of its socket, not {address!r}")
     return user or DEFAULT_USER, host.strip("[]"), int(port)
 

@@ -191,8 +191,9 @@ def restore(text: str) -> tuple[Header, str]:
         mark, fields = lines[1][: len(_MARK)], json.loads(lines[1][len(_MARK) :])
         first = fields.pop("first")
         header = Header(**{**fields, "pilot_options": tuple(fields["pilot_options"])})
-        if mark == _MARK:
+        texts = (*header.pilot_options, *(value for value in vars(header).values() if not isinstance(value, tuple)))
+        if mark == _MARK and all(isinstance(text, str) for text in texts) and isinstance(first, str | None):
             return header, lines[2] if first is None else f"{first}\n{lines[2]}"
-    except (IndexError, ValueError, AttributeError, KeyError, TypeError):
+    except (IndexError, ValueError, AttributeError, KeyError, TypeError, RecursionError):
         pass
     raise UsageError("this is not an elastic job's script; submit it with: bft sbatch --elastic=MIN-MAX SCRIPT")

@@ -51,13 +51,15 @@ def few(share: int = 1) -> settings:
 
 @contextmanager
 def refused(*errors: type[BaseException]) -> Iterator[None]:
-    """The block ends within `CPU_S` of this thread: well, or with one of the errors, said in one line."""
+    """The block ends within `CPU_S` of this thread: well, or with one of the errors, whose text can be made.
+
+    Whatever is in that text: who shows it makes it one printable line (bftd.base.command, bftd.http.api).
+    """
     began_s = time.thread_time()
     try:
         yield
     except errors as error:
-        said = "" if type(error) is ValueError else str(error)  # of a library: whoever catches it says it in a line
-        assert len(said.splitlines()) <= 1, f"not one line: {said[:200]!r}"
+        str(error)
     assert time.thread_time() - began_s < CPU_S
 
 

@@ -16,10 +16,12 @@ class TraceError(UsageError):
 
 @contextmanager
 def unpacking(path: Path) -> Iterator[None]:
-    """Raise TraceError if the block meets an incomplete or broken gzip file."""
+    """Raise TraceError if the block meets an incomplete, broken or endless gzip file."""
     try:
         yield
     except EOFError:
         raise TraceError(f"{path} is a gzip file that is cut short: copy it again") from None
+    except OverflowError:
+        raise TraceError(f"{path} unpacks to more than any trace has: is it one?") from None
     except (OSError, zlib.error) as error:
         raise TraceError(f"{path} is not a whole gzip file: {error}") from None

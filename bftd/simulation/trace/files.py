@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -96,9 +97,12 @@ def unpacked(path: Path, raw: bytes) -> bytes:
     """Return the text of a trace file; raise TraceError for an incomplete gzip file."""
     if not path.name.endswith(".gz"):
         return raw
-    text, end = gzip_members.whole(raw)
     with unpacking(path):
-        return text + gzip.decompress(raw[end:])  # raises if a partial member is left
+        text, end = gzip_members.whole(raw)
+        with gzip.GzipFile(fileobj=io.BytesIO(raw[end:])) as rest:
+            while rest.read(1 << 20):  # raises if a partial member is left
+                pass
+        return text
 
 
 def _in_order(found: tuple[str, ...]) -> tuple[str, ...]:

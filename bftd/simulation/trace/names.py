@@ -11,8 +11,9 @@ from bftd.simulation.trace.errors import TraceError
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 # A valid node name.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# The largest range that is expanded, far beyond any cluster.
+# The most numbers that are expanded, far beyond any cluster.
 _MOST_NODES = 10_000_000
+_SHOWN = 80  # of a part; a longer one is no range of nodes
 
 
 def listed(text: str) -> list[str]:
@@ -39,11 +40,12 @@ def check(names: Iterable[str]) -> None:
 
 
 def _numbers(text: str) -> list[str]:
-    names: list[str] = []
+    ranges, count = list[range](), 0
     for part in text.split(","):
-        first, _, last = part.partition("-")
-        low, high = int(first), int(last or first)
-        if high < low or high - low >= _MOST_NODES:
-            raise TraceError(f"not a range of nodes: {part}")
-        names.extend(map(str, range(low, high + 1)))
-    return names
+        first, _, last = part[:_SHOWN].partition("-")
+        found = range(int(first), int(last or first) + 1)
+        count += found.stop - found.start
+        if found.stop <= found.start or count > _MOST_NODES:
+            raise TraceError(f"not a range of nodes: {part[:_SHOWN]}")
+        ranges.append(found)
+    return [str(number) for found in ranges for number in found]

@@ -38,7 +38,7 @@ def find(source: str) -> StepFunction | None:
     """Find `make_step` at the top level of a script, without running it; None if there is none."""
     try:
         body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name == FUNCTION:

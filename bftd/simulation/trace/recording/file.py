@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bftd.simulation.trace import files, sidecar, table
-from bftd.simulation.trace.errors import TraceError
+from bftd.simulation.trace.errors import TraceError, unpacking
 from bftd.simulation.trace.recording import gzip_members
 from bftd.simulation.trace.recording.recorder import Row
 from bftd.simulation.trace.sidecar import Sidecar
@@ -80,7 +80,8 @@ class RecordingFile:
         if begun.source != SOURCE or begun.duration_s is None or begun.nodes is None or not begun.start:
             raise TraceError(f"{self.path} is there and was not recorded by bft trace from-slurm: choose another file")
         raw = self.path.read_bytes()
-        whole = gzip_members.whole(raw)[1] if self.path.name.endswith(".gz") else raw.rfind(b"\n") + 1
+        with unpacking(self.path):
+            whole = gzip_members.whole(raw)[1] if self.path.name.endswith(".gz") else raw.rfind(b"\n") + 1
         os.ftruncate(self._file, whole)
         if whole == 0:
             self._add(_HEADER)
