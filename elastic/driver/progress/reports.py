@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from bftd.protocol.bounds import WHOLE_MOST
+from bftd.protocol.bounds import NODES_MOST, NUMBER_MOST, SAMPLES_MOST, WHOLE_MOST
+from bftd.protocol.fields import Fields
 from bftd.protocol.reports import ProgressReport, Report, ResizeKind, ResizeReport
 from elastic.driver.progress.resize_times import ResizeTimes
 from elastic.link.wire import Message
@@ -71,7 +72,9 @@ class TrainerProgress:
         self.saw(step, at_s)
 
     def saw(self, step: int, at_s: float) -> None:
-        """Notes a step that some worker reached, for the loss and the stall of the next resize."""
+        """Notes a step that some worker reached, for the loss and the stall of the next resize; not an impossible one."""
+        if step > WHOLE_MOST or not 0 <= at_s <= NUMBER_MOST:
+            return
         self.live_step = max(self.live_step, step)
         self._last_step_s = max(self._last_step_s, at_s)
 
@@ -86,28 +89,32 @@ class TrainerProgress:
     def report(self, message: Message, heard_s: float | None = None) -> list[Report]:
         """Takes a worker's `step` message; returns the reports for the daemon, of a resize and of the progress.
 
-        `heard_s` is its time of arrival on a monotonic clock: it shows when the workers' clock was set.
+        `heard_s` is its time of arrival on a monotonic clock: it shows when the workers' clock was set. Raises Malformed
+        for a message that no worker sends, with nothing noted.
         """
         reports: list[Report] = []
-        step, samples = int(message["step"]), int(message["samples"])
-        at_s = float(message["at_s"])
-        lost = int(message.get("steps_lost", 0))
+        told = Fields(message, "step")
+        step, rank, at_s, lost = told.whole("step"), told.whole("rank"), told.number("at_s"), told.whole("steps_lost", 0)
+        size, nodes = told.whole("size"), told.whole("nodes", 0, maximum=NODES_MOST)
+        saved_step, previous_s, first = told.whole("saved_step"), told.number("previous_s", 0.0), bool(message["first"])
+        total, _, _ = told.raw("total_steps"), told.nested("costs"), told.measure("loss")
+        # the script itself counts its samples, and may be wrong
+        samples, saved_samples = (max(0, min(SAMPLES_MOST, int(message[key]))) for key in ("samples", "saved_samples"))
         was_set = self._follow_clock(at_s, heard_s)
-        if message["first"] and int(message["rank"]) == 0:
-            previous_s = 0.0 if was_set else float(message.get("previous_s", 0.0))
-            reports += self._first_of_group(max(previous_s, self._last_step_s), message, at_s, lost)
-        if int(message["rank"]) != 0:
+        if first and rank == 0:
+            previous_s = max(0.0 if was_set else previous_s, self._last_step_s)
+            reports += self._first_of_group(previous_s, message, (step, size, nodes), at_s, lost)
+        if rank != 0:
             return reports
-        self._time_steps(step, at_s, bool(message["first"]))
+        self._time_steps(step, at_s, first)
         self.saw(step, at_s)
         self._measure(samples, step, at_s)
-        if (total := message.get("total_steps")) is not None:
-            self.total_steps = int(total) if 0 < int(total) <= WHOLE_MOST else None
+        if total is not None:
+            self.total_steps = total if isinstance(total, int) and 0 < total <= WHOLE_MOST else None
         if message.get("loss") is not None:
             self.loss = float(message["loss"])
             self.first_loss = self.loss if self.first_loss is None else self.first_loss
-        self.step = max(self.step, int(message["saved_step"]))
-        self.samples = max(self.samples, int(message["saved_samples"]))
+        self.step, self.samples = max(self.step, saved_step), max(self.samples, saved_samples)
         reports.append(self.present(at_s))
         return reports
 
@@ -154,9 +161,11 @@ class TrainerProgress:
         self._reported = (self._reported[0], self._last_step_s)
         return True
 
-    def _first_of_group(self, previous_s: float, message: Message, at_s: float, lost: int) -> list[Report]:
+    def _first_of_group(
+        self, previous_s: float, message: Message, group: tuple[int, int, int], at_s: float, lost: int
+    ) -> list[Report]:
         self.groups += 1
-        step, size, nodes = int(message["step"]), int(message["size"]), int(message.get("nodes", 0))
+        step, size, nodes = group
         before, self.size = self.nodes, size
         # Nodes may be unequal: the workers know how many there are.
         self.nodes = nodes or size // self.workers_per_node
@@ -201,8 +210,8 @@ class TrainerProgress:
             self._window = (at_s, samples, step)
             return
         if at_s - begin_s > 0 and samples > begin_samples:
-            self.samples_per_s = (samples - begin_samples) / (at_s - begin_s)
-            self.steps_per_s = max(0.0, (step - begin_step) / (at_s - begin_s))
+            self.samples_per_s = min(NUMBER_MOST, (samples - begin_samples) / (at_s - begin_s))
+            self.steps_per_s = max(0.0, min(NUMBER_MOST, (step - begin_step) / (at_s - begin_s)))
         if at_s - begin_s > _WINDOW_S:
             self._window = (at_s, samples, step)
 

@@ -7,11 +7,12 @@ parts exceed the whole, the excess is taken off the save.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from bftd.protocol.bounds import NUMBER_MOST, WHOLE_MOST
 
 _SAVES_KEPT = 5
 """The number of saves whose median is reported: one that met a busy file server is forgotten."""
@@ -46,8 +47,8 @@ class ResizeTimes:
 
     def saved(self, took_s: float, state_bytes: int) -> None:
         """Notes that a checkpoint of this size was fully stored, `took_s` after it began to arrive or to be written."""
-        self.state_bytes = state_bytes
-        self._saves_s = [*self._saves_s, took_s][-_SAVES_KEPT:]
+        self.state_bytes = min(state_bytes, WHOLE_MOST)
+        self._saves_s = [*self._saves_s, min(took_s, NUMBER_MOST)][-_SAVES_KEPT:]
 
     def asked(self, at_s: float, *, graceful: bool) -> None:
         """Notes that the workers are to save and end; without `graceful`, their last checkpoint has to do."""
@@ -90,7 +91,7 @@ class ResizeTimes:
 
 
 def number(value: Any) -> float | None:
-    """Returns a worker's value as a number; None if it is no finite, non-negative number."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
+    """Returns a worker's value as a number; None if it is no non-negative number that a report may have."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= WHOLE_MOST:
         return float(value)
     return None

@@ -6,11 +6,11 @@ A worker that pauses says so once its own part is written. Its pause is over whe
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Literal
 from weakref import WeakKeyDictionary, WeakSet
 
+from elastic.driver.progress.resize_times import number
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from elastic.store.completeness import Completeness, Over, RankReport
@@ -60,7 +60,7 @@ class DistributedCheckpoints:
             if op == "shards":
                 told = RankReport.parse(message, str(self._versions.home.path))
                 over = self._gathering.heard(worker, told)
-                if isinstance(took_s := message.get("took_s"), (int, float)) and math.isfinite(took_s):
+                if (took_s := number(message.get("took_s"))) is not None:
                     self._took_s[told.version.name] = max(took_s, self._took_s.get(told.version.name, 0.0))
             else:
                 over = self._gathering.unwritten(worker, name)
