@@ -66,6 +66,14 @@ def remove(folder: int, name: str) -> None:
         os.unlink(name, dir_fd=folder)
 
 
+def decoded(content: bytes) -> Any:
+    """Decodes JSON; raises ValueError, also for JSON that is nested too deeply."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
 def read_note(folder: int, name: str) -> dict[str, Any] | None:
     """Reads a small JSON object, None if there is no such file; raises OSError, and ValueError for other content."""
     try:
@@ -73,7 +81,7 @@ def read_note(folder: int, name: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     with file:
-        note = json.loads(file.read(_NOTE_BYTES))
+        note = decoded(file.read(_NOTE_BYTES))
     if not isinstance(note, dict):
         raise ValueError(f"{name} holds no JSON object")
     return note

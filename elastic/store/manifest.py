@@ -166,7 +166,7 @@ def manifests(folder: int) -> Manifests:
 def read(folder: int, kept: StoredVersion, *, aside: bool = False) -> CheckpointVersion:
     """Reads a version from its manifest; raises OSError, and ValueError for a file that is none."""
     with files.open_old(folder, f"{_ASIDE}{kept.name}" if aside else kept.name) as file:
-        found = CheckpointVersion.from_json(json.loads(file.read(_MOST_BYTES)))
+        found = CheckpointVersion.from_json(files.decoded(file.read(_MOST_BYTES)))
     if found.kept != kept:
         raise ValueError("it is the manifest of another checkpoint version")
     return found
@@ -192,7 +192,7 @@ def why_aside(folder: int, kept: StoredVersion) -> str:
     """Returns why a version was set aside, "" if that is not known."""
     try:
         with files.open_old(folder, f"{_ASIDE}{kept.name}") as file:
-            note = json.loads(file.read(_MOST_BYTES))
+            note = files.decoded(file.read(_MOST_BYTES))
         return str(note["aside"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
