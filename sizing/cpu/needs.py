@@ -66,7 +66,7 @@ def find(script: Path, arguments: Sequence[str], path: Path | None = None) -> St
     words = json.dumps(list(arguments))
     query = "SELECT arguments, body FROM needs WHERE script = ? ORDER BY arguments = ? DESC, made DESC"
     for known, body in _database(path).rows(query, (digest, words)):
-        with suppress(TypeError, ValueError):
+        with suppress(TypeError, ValueError, RecursionError):
             found = StoredNeed(**json.loads(body))
             if found.cpus >= 1 and found.memory_bytes >= 1:
                 return replace(found, same_arguments=known == words)

@@ -84,7 +84,7 @@ class Points:
             query = "SELECT body FROM points WHERE key = ? ORDER BY made"
             try:
                 for (body,) in self._database.rows(query, (self._key,)):
-                    with suppress(ValueError, TypeError, KeyError, AttributeError):
+                    with suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                         point = read(json.loads(body))
                         found[point.cpus] = point
             except SizingError as error:
@@ -118,7 +118,7 @@ def age_s(point: PointResult) -> float:
 
 
 def read(body: dict[str, Any]) -> PointResult:
-    """Return a point from its JSON; raise KeyError, TypeError or ValueError if it is invalid."""
+    """Return a point from its JSON; raise KeyError, OverflowError, TypeError or ValueError if it is invalid."""
     names = {field.name for field in dataclasses.fields(PointResult)}
     if set(body) - names or not isinstance(body["cpus"], int):
         raise ValueError("of another form")

@@ -65,6 +65,13 @@ def parse(text: str, name: str) -> tuple[TraceJob, ...]:
     gpu_type and deadline (s, on the clock of submission_time); others are ignored.
     """
     rows = csv.DictReader(text.splitlines())
+    try:
+        return tuple(sorted(_jobs(rows, name), key=lambda job: job.submit_s))
+    except csv.Error as error:
+        raise UsageError(f"{name}, line {rows.line_num}: {error}") from None
+
+
+def _jobs(rows: csv.DictReader[str], name: str) -> list[TraceJob]:
     headings = [heading.strip() for heading in rows.fieldnames or ()]
     missing = [heading for heading in _HEADINGS if heading not in headings]
     if missing:
@@ -96,7 +103,7 @@ def parse(text: str, name: str) -> tuple[TraceJob, ...]:
         found.append(TraceJob(id, submit_s, duration_s, int(gpus), model, gpu_type, late, batch))
     if not found:
         raise UsageError(f"{name} has no jobs: write one in each line after the headings")
-    return tuple(sorted(found, key=lambda job: job.submit_s))
+    return found
 
 
 def _number(row: Mapping[str, str | None], key: str, where: str) -> float:

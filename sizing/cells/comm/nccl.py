@@ -17,7 +17,7 @@ _LABEL = re.compile(r"^(?:\[\d+,\d+\](?:<std\w+>)?:?\s?|\s*\d+:\s)")
 _PROGRAM = re.compile(r"(\w+_perf)(?:_mpi)?\b")
 _BEGINS = re.compile(r"#?\s*nThreads?\s+\d+\s+nGpus?\s+\d+")
 _RANK = re.compile(
-    r"#?\s*Rank\s+(?P<rank>\d+)(?:\s+Group\s+(?P<group>\d+))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
+    r"#?\s*Rank\s+(?P<rank>\d{1,9})(?:\s+Group\s+(?P<group>\d{1,9}))?\s+Pid\s+\d+\s+on\s+(?P<host>\S+)\s+device\s+\d+\s+"
     r"\[[^\]]*\]\s+(?P<gpu>\S.*)"
 )
 _HEADER = re.compile(r"#?\s*size\s+count\s")

@@ -89,7 +89,7 @@ class Store(Database):
         query = "SELECT torch, body FROM profiles WHERE model = ? AND device = ? AND setting = ? ORDER BY made"
         for version, body in self.rows(query, (model.id, device, _setting(setting))):
             if torch in ("", version):
-                with suppress(ValueError, TypeError, KeyError, AttributeError):
+                with suppress(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
                     result = read(json.loads(body))
                     found[result.shard] = result
         return found
@@ -166,7 +166,7 @@ def _files(text: str) -> tuple[tuple[str, str], ...]:
     """Read a model's files by path and SHA-256; none if the stored text is damaged."""
     try:
         return tuple((str(place), str(digest)) for place, digest in json.loads(text))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return ()
 
 

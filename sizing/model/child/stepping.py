@@ -69,7 +69,7 @@ def run_on_gpu(step: str, batch: int, limit_bytes: int, *, python: str = "", tim
             refused(said)
             if said.get("too_large") is not True:
                 return gpu_step({**said, "batch": batch, "within_guard": limit > 0})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             why = f"{path.name} answered what no step on a GPU is ({type(error).__name__}: {error})"
             raise Untraceable(why) from None
     raise DoesNotFit(f"{path.name}: {name} takes more memory than this GPU has")
@@ -78,7 +78,7 @@ def run_on_gpu(step: str, batch: int, limit_bytes: int, *, python: str = "", tim
 def gpu_step(said: dict[str, Any]) -> GpuStep:
     """Read a step from its JSON, in which `step_s` is (value, low, high).
 
-    Raises KeyError, TypeError or ValueError if the JSON is not a step.
+    Raises KeyError, OverflowError, TypeError or ValueError if the JSON is not a step.
     """
     value, low, high = (float(each) for each in said["step_s"])
     if not 0 < low <= value <= high < math.inf or type(said["within_guard"]) is not bool:
@@ -117,7 +117,7 @@ def run(
             raise ValueError(f"{parameters!r} is no number of parameters")
         if type(found) is not float or not math.isfinite(found) or found < 0:
             raise ValueError(f"{found!r} is no time")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise Untraceable(f"{path.name} answered what no time is ({type(error).__name__}: {error})") from None
     # a clock of whole milliseconds may read 0 for a very small step
     return RealStep(batch, max(found, 1e-6), parameters)
