@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,4 +82,4 @@ def module_of(lua: SiteFile) -> str:
 
 def _missing_module(lua: SiteFile) -> str:
     module = module_of(lua)
-    return module if module and not Path(module).exists() else ""
+    return module if module and not os.path.exists(module) else ""  # it raises nothing, whatever the name
