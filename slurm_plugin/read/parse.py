@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import request
-from slurm_plugin.read.settings import number
+from slurm_plugin.read.settings import Shown, number
 from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Reservation
 
 # squeue's format of each field we read, in the order of the output. Free text (name, comment) may hold any character,
@@ -135,7 +135,7 @@ def partitions(text: str) -> dict[str, Partition]:
 
 def partition_options(text: str) -> dict[str, dict[str, str]]:
     """Read every option of `scontrol show partition -o` by partition; no partition at all is an empty mapping."""
-    return {fields["PartitionName"]: fields for fields in map(_fields, _records(text, "PartitionName="))}
+    return {fields["PartitionName"]: Shown(fields) for fields in map(_fields, _records(text, "PartitionName="))}
 
 
 class _Memory(Generic[_Raw, _Item]):
@@ -310,7 +310,7 @@ def _fields(record: str) -> dict[str, str]:
 def _need(fields: dict[str, str], key: str) -> str:
     try:
         return fields[key]
-    except KeyError:
+    except (KeyError, SnapshotError):
         what = next(iter(fields.items()), ("?", "?"))
         shown = one_line(f"{what[0]}={what[1]}")
         raise SnapshotError(f"scontrol shows {shown} without {key}: the answer is incomplete") from None

@@ -13,12 +13,19 @@ _NUMBER = re.compile(r"-?\d{1,18}(?!\d)")
 _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
-def parse_config(text: str) -> dict[str, str]:
+class Shown(dict[str, str]):
+    """What Slurm shows, by key; SnapshotError for a key that it does not show."""
+
+    def __missing__(self, key: str) -> str:
+        raise SnapshotError(f"scontrol does not show {key}: is this a release of Slurm that bftd does not know?")
+
+
+def parse_config(text: str) -> Shown:
     """Read the first part of `scontrol show config`, which is slurm.conf; raise SnapshotError if it is incomplete."""
     lines = text.splitlines()
     if not lines or not lines[0].startswith(_FIRST_LINE):
         raise SnapshotError("scontrol does not show the configuration: is slurmctld up?")
-    settings: dict[str, str] = {}
+    settings = Shown()
     for line in lines[1:]:
         if not line.strip():
             break

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from slurm_plugin.read.settings import options
+from slurm_plugin.read.settings import Shown, options
 from slurm_plugin.site.model import Site, SiteFile
 from slurm_plugin.site.rule import Edit
 
@@ -52,12 +52,12 @@ def merged(listed: str, edits: Iterable[Edit]) -> str:
 def _slurm_conf(site: Site, edit: Edit) -> Site:
     if edit.target.startswith(PARTITION):
         name = edit.target.removeprefix(PARTITION)
-        partition = {**(site.partitions.get(name) or _NEW_PARTITION), edit.key: edit.value}
+        partition = Shown({**(site.partitions.get(name) or _NEW_PARTITION), edit.key: edit.value})
         return replace(site, partitions={**site.partitions, name: partition})
     if edit.target:
         text = merged(site.config.get(edit.target, ""), [edit])
-        return replace(site, config={**site.config, edit.target: text or "(null)"})
-    return replace(site, config={**site.config, edit.key: edit.value})
+        return replace(site, config=Shown({**site.config, edit.target: text or "(null)"}))
+    return replace(site, config=Shown({**site.config, edit.key: edit.value}))
 
 
 def _plugstack(site: Site, edit: Edit) -> Site:

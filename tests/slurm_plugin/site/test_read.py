@@ -10,7 +10,7 @@ from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.site import RULES, Site, check, read
 from tests.slurm_plugin.site.sites import ASSETS, LUA, WANTED
-from tests.support.messages import wording
+from tests.support.messages import pattern, wording
 from tests.support.programs import shell_script
 
 SCONTROL = """\
@@ -77,3 +77,10 @@ def test_partitions_that_slurm_hides_are_an_error_and_no_empty_site(client: Slur
     program.write_text(program.read_text().replace(f"cat {ASSETS}/22.05/recommended/partitions.txt", denied))
     with pytest.raises(SnapshotError, match="PrivateData"):
         read(client, WANTED)
+
+
+def test_regression_a_setting_that_a_release_does_not_show_ended_the_check_without_a_word(client: SlurmClient) -> None:
+    site = read(client, WANTED)
+    del site.config["SchedulerType"]  # type: ignore[attr-defined]
+    with pytest.raises(SnapshotError, match=pattern("slurm_plugin.settings.key_not_shown", key="SchedulerType")):
+        check(site, RULES)
