@@ -97,9 +97,13 @@ class ApiClient:
     def events(self, after: int = 0, limit: int = 1000, since_s: float = 0.0) -> list[dict[str, Any]]:
         """Return the ledger's events with a rowid above `after`, and of `since_s` or later."""
         since = f"&since={since_s}" if since_s else ""
-        events: list[dict[str, Any]] = self._asked(f"/v1/events?after={after}&limit={limit}{since}", events=list)[
-            "events"
-        ]
+        told = self._asked(f"/v1/events?after={after}&limit={limit}{since}", events=list)
+        events: list[dict[str, Any]] = told["events"]
+        for event in events:
+            number = event.get("rowid") if isinstance(event, dict) else None
+            if not isinstance(number, int) or number <= after:  # whoever asks for all would ask for ever
+                raise DaemonUnreachable(f"what answers at {self.address} is no bftd: it tells no events")
+            after = number
         return events
 
     def reset(self, *names: str) -> dict[str, Any]:

@@ -18,6 +18,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bftd.api_client import ApiClient
+from bftd.base.errors import BftError
 from bftd.protocol.errors import Malformed, ProtocolError
 from bftd.protocol.lease import Leases
 from bftd.protocol.registration import Registration, Welcome
@@ -187,3 +189,9 @@ def test_a_driver_of_another_release_asks_a_worker_in_vain(message: Any) -> None
     with contextlib.suppress(*FAULTS):
         barrier.answer(message)
     barrier.passed(1, 1.0)
+
+
+@given(documents([WELCOME, {"error": "no"}]), st.sampled_from([200, 400, 500]))
+def test_bytes_that_are_no_answer_of_a_daemon_are_one_error(text: str, status: int) -> None:
+    with refused(BftError):
+        assert isinstance(ApiClient("/nowhere")._decoded(status, text.encode(errors="surrogatepass")), dict)

@@ -87,3 +87,11 @@ def test_a_command_says_so_in_a_line(stranger: Path) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("bft: " + wording("http.client.not_bftd", address=stranger))
     assert done.stderr.count("\n") == 1
+
+
+def test_regression_the_same_events_again_were_asked_for_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"events": [{"rowid": 3, "at_s": 1.0}, {"rowid": 4, "at_s": 2.0}]}
+    monkeypatch.setattr(ApiClient, "request", lambda *_: told)
+    assert ApiClient("/s").events(2) == told["events"]
+    with pytest.raises(DaemonUnreachable, match="^" + pattern("http.client.not_bftd", address="/s")):
+        ApiClient("/s").events(4)
