@@ -53,7 +53,7 @@ _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra)=")
 _RECORD = re.compile(r"\S+\s+\w+=")
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d{1,18})(?:\([^)]*\))?$")
 _GPUS_USED = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d{1,18})(?!\d)")
-_NUMBER = re.compile(r"-?\d{1,18}$")
+_NUMBER = re.compile(r"\d{1,18}$")
 _LATEST_S = 253_402_300_799  # the end of the year 9999, the last that a date can have
 _NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
 _TIME_LIMIT = re.compile(r"(?:(?:(\d{1,12})-)?(\d{1,12}):)?(\d{1,12}):(\d{1,12})$")

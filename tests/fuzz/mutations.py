@@ -18,7 +18,24 @@ CPU_S = 10.0
 """What one example may take of the processor: far more than any needs, and far less than a loop without an end."""
 
 WORDS = (
-    *("", " ", "\t", "\n", "\r\n", "\0", "\x1b[2J", "\x1c", "\x1f", "\x85", "\u2028", "\ufeff", "\ufffd", "é", "²", "٣"),
+    *(
+        "",
+        " ",
+        "\t",
+        "\n",
+        "\r\n",
+        "\0",
+        "\x1b[2J",
+        "\x1c",
+        "\x1f",
+        "\x85",
+        "\u2028",
+        "\ufeff",
+        "\ufffd",
+        "é",
+        "²",
+        "٣",
+    ),
     *("0", "-1", "+1", "1_0", "0x1f", "1.5", ".", "-", "1e5", "1e400", "-1e400", "nan", "inf", "-Infinity", "1:2:3"),
     *("2147483648", "4294967294", "9" * 18, "9" * 19, "9" * 400, "9" * 5000, f"1.{'0' * 400}", "0" * 5000),
     *("(null)", "N/A", "None", "NONE", "Unknown", "UNLIMITED", "INVALID", "ALL", "true", "null", "[]", "{}", '""'),

@@ -111,7 +111,15 @@ class Daemon:
 
     def ask(self, method: str, target: str, body: bytes = b"", *headers: str) -> tuple[int, bytes]:
         """One request, as text; the status, 0 if there was no answer, and the body of the answer."""
-        lines = [f"{method} {target} HTTP/1.1", "Host: a", "Connection: close", f"Content-Length: {len(body)}", *headers, "", ""]
+        lines = [
+            f"{method} {target} HTTP/1.1",
+            "Host: a",
+            "Connection: close",
+            f"Content-Length: {len(body)}",
+            *headers,
+            "",
+            "",
+        ]
         head, _, content = self.says("\r\n".join(lines).encode(errors="surrogatepass") + body).partition(b"\r\n\r\n")
         return int(head.split()[1]) if head else 0, content
 

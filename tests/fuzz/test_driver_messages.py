@@ -43,7 +43,15 @@ STEP: Message = {
     "nodes": 2, "loss": 0.5, "at_s": 1.8e9, "steps_lost": 1, "total_steps": 100, "joined": False, "previous_s": 1.7e9,
     "costs": {"load_s": 0.5, "load_bytes": 1000}, "generation": 1,
 }  # fmt: skip
-NEXT: Message = {**STEP, "first": False, "step": 9, "samples": 90, "saved_step": 9, "saved_samples": 90, "at_s": 1.8e9 + 5}
+NEXT: Message = {
+    **STEP,
+    "first": False,
+    "step": 9,
+    "samples": 90,
+    "saved_step": 9,
+    "saved_samples": 90,
+    "at_s": 1.8e9 + 5,
+}
 AGENT: list[Message] = [
     {"op": "out", "line": "step 7 of 100"},
     {"op": "beat"},

@@ -45,7 +45,9 @@ SCRIPT = (
 )
 REWRITTEN = rewrite(SCRIPT, "/opt/bft-driver", HEADER)
 TOML = to_toml(Config())
-FILE = '[slurm]\npartition = "elastic"\npoll_s = 1.0\n[pool]\nhours = "Mon-Fri 20:00-07:00, Sat-Sun"\n[api]\ntcp = "a:1"\n'
+FILE = (
+    '[slurm]\npartition = "elastic"\npoll_s = 1.0\n[pool]\nhours = "Mon-Fri 20:00-07:00, Sat-Sun"\n[api]\ntcp = "a:1"\n'
+)
 
 
 @given(texts(SPECS, 4))

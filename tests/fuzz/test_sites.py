@@ -67,7 +67,9 @@ def test_any_word_may_stand_for_a_setting(data: st.DataObject) -> None:
         site = replace(SITE, config=config, partitions=partitions)
         check(site, RULES)
         advised = advise(site, RULES, nodes="n[1-4]", driver_nodes="n9")
-        assert all(re.match(r"[^\0]*\Z", render(advised, file)) is not None for file in FILES if "\0" not in str(config))
+        assert all(
+            re.match(r"[^\0]*\Z", render(advised, file)) is not None for file in FILES if "\0" not in str(config)
+        )
 
 
 @given(contents([shared_object(0x160508), shared_object(0x160508, ">"), b"\x7fELF"], 6))

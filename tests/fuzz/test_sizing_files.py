@@ -62,7 +62,11 @@ FIT = {
     ]
 }
 TABLES = table.to_json(
-    [table.table("all_gather", Link("a100-sxm-80gb", 8, 2), {1024: [1e-5, 1.1e-5], 4096: [2e-5]}, "a log", "2026-01-01")]
+    [
+        table.table(
+            "all_gather", Link("a100-sxm-80gb", 8, 2), {1024: [1e-5, 1.1e-5], 4096: [2e-5]}, "a log", "2026-01-01"
+        )
+    ]
 )
 REPORT = {"job": "42", "global_batch": 64, "tp": 1, "fsdp": 1, "steps": 100, "step_s": 0.5, "peak_bytes": 2**30}
 GRAPH = {"operators": [["a", "m", 1, 2, 3], ["b", "m", 1, 2, 3]], "model": "m", "origin": "export", "note": ""}

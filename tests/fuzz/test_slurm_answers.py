@@ -204,7 +204,10 @@ JOB = {
     },
 }
 RESERVED = {"name": "r", "nodes": "n1", "start_s": 1.0, "end_s": 2.0, "flags": ["MAINT"]}
-PYSLURM: list[Any] = [{"nodes": [NODE, NODE | {"name": "n2"}], "jobs": [JOB], "reservations": [RESERVED]}, {"error": "x"}]
+PYSLURM: list[Any] = [
+    {"nodes": [NODE, NODE | {"name": "n2"}], "jobs": [JOB], "reservations": [RESERVED]},
+    {"error": "x"},
+]
 
 
 class Child:

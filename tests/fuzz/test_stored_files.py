@@ -1,4 +1,4 @@
-"""What the ledger, checkpoints and caches keep on disks, torn, cut and overwritten: it is read, or refused by its error."""
+"""What the ledger and checkpoints keep on disks, torn, cut and overwritten: it is read, or refused by its error."""
 
 from __future__ import annotations
 
@@ -178,7 +178,11 @@ def trainers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 NOTES = [shards.NOTE, writer_lock.NOTE, VERSION.kept.name, f"set-aside-{VERSION.kept.name}", RECORD]
-SAMPLES = [VERSION.to_json(), {"path": "/lustre/bft-8@hpc-0123abcd"}, {"host": "a", "pid": 7, "title": "x", "ended": True}]
+SAMPLES = [
+    VERSION.to_json(),
+    {"path": "/lustre/bft-8@hpc-0123abcd"},
+    {"host": "a", "pid": 7, "title": "x", "ended": True},
+]
 
 
 @few(4)

@@ -136,7 +136,9 @@ def test_a_log_of_jobs_with_faults_is_read_or_refused(told: str | bytes) -> None
 
 
 @given(texts([JOBS, SACCT]), texts([EVENTS]), texts([RESERVED, SCONTROL]), texts([NODES, "n[1-4]\n", "n1\nn2\n"]))
-def test_accounting_with_faults_becomes_a_trace_or_is_refused(jobs: str, events: str, reserved: str, listed: str) -> None:
+def test_accounting_with_faults_becomes_a_trace_or_is_refused(
+    jobs: str, events: str, reserved: str, listed: str
+) -> None:
     with refused(TraceError):
         accounts, nodes = Accounts(), ("n1", "n2", "n3", "n4")
         with refused(TraceError):
@@ -161,12 +163,14 @@ def test_names_with_faults_are_listed_or_refused(text: str) -> None:
 
 @few(20)
 @given(st.sampled_from(["t.csv.gz", "t.jobs.csv.gz"]), st.sampled_from([b"\0", b"\n", b"0,n1,1\n", b"a" * 999]))
-def test_a_small_file_that_unpacks_without_an_end_is_refused_with_little_memory(
-    name: str, piece: bytes
-) -> None:
+def test_a_small_file_that_unpacks_without_an_end_is_refused_with_little_memory(name: str, piece: bytes) -> None:
     packer = zlib.compressobj(9, wbits=31)
     head = ROWS.encode() if name == "t.csv.gz" else LOG.encode()
-    raw = packer.compress(head) + b"".join(packer.compress(piece * ((1 << 20) // len(piece))) for _ in range(4)) + packer.flush()
+    raw = (
+        packer.compress(head)
+        + b"".join(packer.compress(piece * ((1 << 20) // len(piece))) for _ in range(4))
+        + packer.flush()
+    )
     with a_folder() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setattr(gzip_members, "MOST_BYTES", 1 << 20)
         (folder / name).write_bytes(raw)

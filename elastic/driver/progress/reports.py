@@ -72,7 +72,7 @@ class TrainerProgress:
         self.saw(step, at_s)
 
     def saw(self, step: int, at_s: float) -> None:
-        """Notes a step that some worker reached, for the loss and the stall of the next resize; not an impossible one."""
+        """Notes a step that some worker reached, if it can be, for the loss and the stall of the next resize."""
         if step > WHOLE_MOST or not 0 <= at_s <= NUMBER_MOST:
             return
         self.live_step = max(self.live_step, step)
@@ -89,12 +89,17 @@ class TrainerProgress:
     def report(self, message: Message, heard_s: float | None = None) -> list[Report]:
         """Takes a worker's `step` message; returns the reports for the daemon, of a resize and of the progress.
 
-        `heard_s` is its time of arrival on a monotonic clock: it shows when the workers' clock was set. Raises Malformed
-        for a message that no worker sends, with nothing noted.
+        `heard_s` is its time of arrival on a monotonic clock: it shows when the workers' clock was set. Raises Malformed,
+        with nothing noted, for a message that no worker sends.
         """
         reports: list[Report] = []
         told = Fields(message, "step")
-        step, rank, at_s, lost = told.whole("step"), told.whole("rank"), told.number("at_s"), told.whole("steps_lost", 0)
+        step, rank, at_s, lost = (
+            told.whole("step"),
+            told.whole("rank"),
+            told.number("at_s"),
+            told.whole("steps_lost", 0),
+        )
         size, nodes = told.whole("size"), told.whole("nodes", 0, maximum=NODES_MOST)
         saved_step, previous_s, first = told.whole("saved_step"), told.number("previous_s", 0.0), bool(message["first"])
         total, _, _ = told.raw("total_steps"), told.nested("costs"), told.measure("loss")
