@@ -74,7 +74,7 @@ def remove_noted(folder: str, deadline_s: float | None = None, but: Collection[i
     try:
         noted = json.loads(Path(folder, RECORD).read_text())
         segments = {(int(device), int(inode)): str(path) for device, inode, path in noted}
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return
     remove_unheld(segments, deadline_s, but)
 

@@ -194,7 +194,7 @@ def listed(version: dict[str, Any]) -> list[Sealed]:
     if rows is None:
         try:
             rows = json.loads((Path(str(version["path"])) / _MANIFEST).read_text(encoding="utf-8"))["files"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{_MANIFEST}: {why_of(error)}") from None
     try:
         files = [Sealed(str(name), int(size_bytes), str(digest)) for name, size_bytes, digest in rows]

@@ -89,8 +89,8 @@ class TrainerProgress:
     def report(self, message: Message, heard_s: float | None = None) -> list[Report]:
         """Takes a worker's `step` message; returns the reports for the daemon, of a resize and of the progress.
 
-        `heard_s` is its time of arrival on a monotonic clock: it shows when the workers' clock was set. Raises Malformed,
-        with nothing noted, for a message that no worker sends.
+        `heard_s` is its time of arrival on a monotonic clock: it shows when the workers' clock was set.
+        Raises Malformed, with nothing noted, for a message that no worker sends.
         """
         reports: list[Report] = []
         told = Fields(message, "step")
