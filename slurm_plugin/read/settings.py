@@ -14,7 +14,7 @@ _NOTHING = frozenset({"", "(null)", "none", "n/a"})
 
 
 class Shown(dict[str, str]):
-    """What Slurm shows, by key; SnapshotError for a key that it does not show."""
+    """Texts that Slurm shows, by key; SnapshotError for a key that it does not show."""
 
     def __missing__(self, key: str) -> str:
         raise SnapshotError(f"scontrol does not show {key}: is this a release of Slurm that bftd does not know?")
