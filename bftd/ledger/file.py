@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 GIVE_BACKS = 10_000
 
 # Errors of decoding JSON that `save` did not write.
-_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 # Bytes of an event's row beside its data, in its table and its indexes.
 _ROW_BYTES = 120
@@ -237,7 +237,8 @@ class Ledger:
             (after, limit) if trainers is None else (after, json.dumps(list(trainers)), limit),
         )
         names = ("rowid", "at_s", "kind", "trainer", "node")
-        return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in found]
+        with self._decoding():
+            return [dict(zip(names, row[:-1], strict=True)) | {"data": json.loads(row[-1])} for row in found]
 
     def decisions(self, trainer: str | None, limit: int) -> list[dict[str, Any]]:
         """Return the last decisions about one trainer, or about all, oldest first: each as a sentence and as data.
@@ -249,14 +250,16 @@ class Ledger:
             f"SELECT at_s, trainer, data FROM events WHERE {where} ORDER BY rowid DESC LIMIT ?",
             (limit,) if trainer is None else (trainer, limit),
         )
-        return [{"at_s": at_s, "trainer": who} | json.loads(data) for at_s, who, data in reversed(found)]
+        with self._decoding():
+            return [{"at_s": at_s, "trainer": who} | json.loads(data) for at_s, who, data in reversed(found)]
 
     def give_backs_s(self) -> list[float]:
         """Return the durations of the last give-backs in seconds, newest first."""
         found = self._query(
             "SELECT data FROM events WHERE kind = 'give_back' ORDER BY rowid DESC LIMIT ?", (GIVE_BACKS,)
         )
-        return [float(json.loads(data)["duration_s"]) for (data,) in found]
+        with self._decoding():
+            return [float(json.loads(data)["duration_s"]) for (data,) in found]
 
     def _query(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._reading():

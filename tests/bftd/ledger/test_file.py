@@ -234,6 +234,17 @@ def test_a_ledger_whose_kept_object_is_none_is_told_in_one_line(tmp_path: Path) 
     ledger.close()
 
 
+@pytest.mark.parametrize("data", ["{", "[]", '{"duration_s": "long"}', "[" * 100_000])
+def test_regression_a_damaged_event_ended_the_daemon_at_its_start_without_a_line(tmp_path: Path, data: str) -> None:
+    path = tmp_path / "ledger"
+    Ledger(path).close()
+    rewrite(path, "INSERT INTO events (at_s, kind, data) VALUES (1.0, 'give_back', ?)", data)
+    ledger = Ledger(path)
+    with pytest.raises(LedgerError, match=not_ours(path)):
+        Service(Config(), ledger, lambda job_ids: None, Clock())
+    ledger.close()
+
+
 SPOILED = ("UPDATE trainers SET body = '{}'", "UPDATE trainers SET body = '[]'", "UPDATE meta SET value = 'live'")
 
 
