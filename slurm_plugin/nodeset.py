@@ -24,7 +24,7 @@ def fold(names: Iterable[str]) -> str:
 def _folded(names: tuple[str, ...]) -> str:
     try:
         return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
-    except (NodeSetException, OverflowError):
+    except (NodeSetException, OverflowError, ValueError):
         return ",".join(names)
 
 
@@ -50,7 +50,7 @@ def _expanded(text: str) -> tuple[str, ...]:
     try:
         nodes = NodeSet(text, resolver=RESOLVER_NOGROUP)
         count = len(nodes)
-    except NodeSetException as error:
+    except (NodeSetException, ValueError) as error:  # the latter for a number of thousands of digits
         raise SlurmError(f"not a node set: {text[:_SHOWN]!r} ({_shown(str(error))})") from error
     except OverflowError:  # more than fit in 64 bits
         count = _WIDEST + 1

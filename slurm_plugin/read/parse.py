@@ -32,6 +32,9 @@ _SHOWN = 160  # the most characters of unreadable text in a message
 # The number of records kept beyond those of the last answer. A few MB each.
 _KEPT = 1 << 13
 
+LATEST_S = 253_402_300_799
+"""The end of the year 9999, the last that a date can have."""
+
 _Raw = TypeVar("_Raw", bound=Hashable)
 _Item = TypeVar("_Item")
 
@@ -54,7 +57,6 @@ _RECORD = re.compile(r"\S+\s+\w+=")
 _GPU = re.compile(r"gpu:(?:(?P<kind>[^:,()]+):)?(?P<count>\d{1,18})(?:\([^)]*\))?$")
 _GPUS_USED = re.compile(r"(?:^|,)gres/gpu(?::([^=,]+))?=(\d{1,18})(?!\d)")
 _NUMBER = re.compile(r"\d{1,18}$")
-_LATEST_S = 253_402_300_799  # the end of the year 9999, the last that a date can have
 _NO_TIME = frozenset({"N/A", "NONE", "UNKNOWN", "(NULL)", ""})
 _TIME_LIMIT = re.compile(r"(?:(?:(\d{1,12})-)?(\d{1,12}):)?(\d{1,12}):(\d{1,12})$")
 _NO_RESERVATION = "No reservations in the system"
@@ -381,7 +383,7 @@ def _time(text: str) -> float | None:
         time_s = float(text) if text.isdecimal() else datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         time_s = -1.0
-    if not 0.0 <= time_s <= _LATEST_S:
+    if not 0.0 <= time_s <= LATEST_S:
         raise SnapshotError(f"a time that makes no sense: {one_line(text)!r}")
     return time_s
 

@@ -158,12 +158,12 @@ def _node(row: dict[str, Any]) -> Node:
         features=tuple(row["features"]),
         gres=gres,
         gpus=gpus,
-        cpus=int(row["cpus"]),
-        memory_bytes=int(row["memory_mb"]) * 2**20,
+        cpus=_whole(row["cpus"]),
+        memory_bytes=_whole(row["memory_mb"]) * 2**20,
         reason=row["reason"],
-        weight=int(row["weight"]),
-        cpus_used=int(row["cpus_used"]),
-        memory_used_bytes=int(row["memory_used_mb"]) * 2**20,
+        weight=_whole(row["weight"]),
+        cpus_used=_whole(row["cpus_used"]),
+        memory_used_bytes=_whole(row["memory_used_mb"]) * 2**20,
         gpus_used=parse.node_gpus(",".join(f"{name}:{count}" for name, count in row["gres_used"].items() if count))[1],
     )
 
@@ -192,14 +192,14 @@ def _readable_job(row: dict[str, Any]) -> Job:
         name=row["name"],
         nodes=_nodeset(row["nodes"]),
         sched_nodes=_nodeset(row["sched_nodes"]),
-        start_s=None if start_s is None else float(start_s),
-        submit_s=float(row["submit_s"]),
-        time_limit_s=None if limit_min is None else limit_min * 60.0,
+        start_s=None if start_s is None else _time_s(start_s),
+        submit_s=_time_s(row["submit_s"]),
+        time_limit_s=None if limit_min is None else _whole(limit_min) * 60.0,
         reason=row["reason"],
-        node_count=int(row["node_count"]),
+        node_count=_whole(row["node_count"]),
         comment=row["comment"],
         dependency=row["dependency"],
-        priority=int(row["priority"]),
+        priority=_whole(row["priority"]),
         reservation=row["reservation"],
         account=row["account"],
         expedited=expedited,
@@ -215,14 +215,14 @@ def _request(asked: Any) -> JobRequest:
             required=_nodeset(asked["required"]),
             excluded=_nodeset(asked["excluded"]),
             contiguous=bool(asked["contiguous"]),
-            least_s=asked["least_min"] * 60.0 if asked["least_min"] else None,
+            least_s=_whole(asked["least_min"]) * 60.0 if asked["least_min"] else None,
             exclusive=not request.is_shared(asked["sharing"]),
-            cpus=int(asked["cpus"]),
-            cpus_per_node=int(asked["cpus_per_node"]),
-            memory_bytes=int(asked["memory_mb"]) * 2**20,
+            cpus=_whole(asked["cpus"]),
+            cpus_per_node=_whole(asked["cpus_per_node"]),
+            memory_bytes=_whole(asked["memory_mb"]) * 2**20,
             memory_per_cpu=bool(asked["memory_per_cpu"]),
             gres=request.gres_asked(asked["gres"]),
-            switches=int(asked["switches"]),
+            switches=_whole(asked["switches"]),
         )
     except (*_SENSELESS, SnapshotError):
         return NO_REQUEST
@@ -232,10 +232,24 @@ def _reservation(row: dict[str, Any]) -> Reservation:
     return Reservation(
         name=row["name"],
         nodes=_nodeset(row["nodes"]),
-        start_s=float(row["start_s"]),
-        end_s=float(row["end_s"]),
+        start_s=_time_s(row["start_s"]),
+        end_s=_time_s(row["end_s"]),
         flags=frozenset(row["flags"]),
     )
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{parse.one_line(str(value))} is no number of anything")
+    return number
+
+
+def _time_s(value: Any) -> float:
+    time_s = float(value)
+    if not 0.0 <= time_s <= parse.LATEST_S:
+        raise ValueError(f"{parse.one_line(str(value))} is no time")
+    return time_s
 
 
 def _nodeset(text: str) -> tuple[str, ...]:

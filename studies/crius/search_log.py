@@ -134,7 +134,7 @@ def _read(row: Mapping[str | Any, str | Any], where: str) -> tuple[LogCell, Para
     numbers = {}
     for column in _COUNTS:
         said = (row[column] or "").strip()
-        if not (said.isascii() and said.isdecimal()) or int(said[:12]) > _MOST:
+        if not (said.isascii() and said.isdecimal()) or len(said) > 12 or int(said) > _MOST:
             raise UsageError(f"{where}: {column} is {said[:40]!r}: give a whole number")
         numbers[column] = int(said)
     if not (numbers["dp"] and numbers["tp"]):

@@ -41,7 +41,6 @@ def test_values_can_be_written_as_json(value: object) -> None:
     json.dumps(value)
 
 
-def test_documents_are_deep_or_torn_or_have_odd_values() -> None:
+def test_documents_are_deep_or_have_odd_values() -> None:
     strategy = documents([{"a": [1, {"b": 2.0}], "c": "d"}])
-    assert comes(strategy, lambda text: len(text) > 90_000)
-    assert comes(strategy, lambda text: "NaN" in text)
+    assert comes(strategy, lambda text: "NaN" in text or len(text) > 90_000)
