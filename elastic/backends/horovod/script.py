@@ -93,6 +93,9 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
         self._saved_state: dict[str, Any]
         object.__setattr__(self, "_bft_lost", 0)
         super().__init__(model=model, optimizer=optimizer, bft_step=0, bft_samples=0, **kwargs)
+        for handler in self._handlers.values():
+            if _OPTIMIZER in vars(handler):
+                handler.sync = functools.partial(_sync_optimizer, handler.value, handler.sync)
         session = _session.current()
         session.on_abort = _abort
         if hvd.rank() == 0:
@@ -215,6 +218,21 @@ class TorchState(_UpstreamTorchState):  # type: ignore[misc, valid-type]
 
 _OPTIMIZER = "_saved_optimizer_state"
 """The attribute in which upstream's handler of an optimizer keeps its copy."""
+
+
+def _sync_optimizer(optimizer: torch.optim.Optimizer, sync: Callable[[], None]) -> None:
+    """Do as upstream, and keep the weights that it has broadcast.
+
+    Upstream creates empty optimizer state by a step without gradients, in which weights decay: those of a worker that
+    joins would be other than those of all others from then on.
+    """
+    empty = not optimizer.state_dict()["state"]
+    parameters = [one for group in optimizer.param_groups for one in group["params"]] if empty else []
+    kept = [one.detach().clone() for one in parameters]
+    sync()
+    with torch.no_grad():
+        for one, before in zip(parameters, kept, strict=True):
+            one.copy_(before)
 
 
 class _Attributes:

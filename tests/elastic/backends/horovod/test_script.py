@@ -221,3 +221,28 @@ def test_regression_a_newcomer_that_lost_all_others_went_on_at_their_step_with_w
         [sys.executable, "-c", SYNCED], capture_output=True, text=True, check=False, timeout=5 * STILL_S
     )
     assert (said.stdout, said.stderr) == ("5.0\n", "")
+
+
+DECAYED = """
+import sys
+import torch
+import elastic.horovod
+import horovod.torch as hvd
+
+hvd.init()
+model = torch.nn.Linear(1, 1, bias=False)
+torch.nn.init.ones_(model.weight)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=float(sys.argv[1]), weight_decay=0.5)
+state = hvd.elastic.TorchState(model=model, optimizer=hvd.DistributedOptimizer(optimizer), batch=0)
+for _ in range(3):
+    state.sync()
+print(model.weight.item())
+"""
+
+
+@pytest.mark.parametrize("momentum", ["0.9", "0.0"])
+def test_regression_a_newcomers_weights_decayed_when_it_joined_and_stayed_other_than_the_others(momentum: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", DECAYED, momentum], capture_output=True, text=True, check=False, timeout=5 * STILL_S
+    )
+    assert (said.stdout, said.stderr) == ("1.0\n", "")
