@@ -93,6 +93,7 @@ def main(
     result = run(settings)
     cpu_s = process_time() - cpu_s
     _write(log, result)
+    shortest = _shortest(settings, result, shrinks=not no_shrink) if result.violation else {}
     shown = {
         "seed": seed,
         "commit": _commit(),
@@ -104,21 +105,21 @@ def main(
         "faults": dict.fromkeys(faults, 0) | Counter(result.struck),
         "violation": result.violation,
         "rule": result.rule,
-        "shortest": _shortest(settings, result, shrinks=not no_shrink) if result.violation else None,
+        "shortest": shortest or None,
         "last": result.log[-_LAST:] if result.violation else [],
         "digest": result.digest,
     }
     if as_json:
         click.echo(json.dumps(shown, indent=2))
     else:
-        for line in shown["last"]:
+        for line in result.log[-_LAST:] if result.violation else ():
             click.echo(line)
         click.echo(
             f"seed {seed} at {shown['commit']}: {result.events} events in {shown['days']:.2f} days, "
             f"{len(result.struck)} faults: {result.violation or 'every rule held'}"
         )
         if result.violation:
-            click.echo(_how_to_see(shown["shortest"]))
+            click.echo(_how_to_see(shortest))
     sys.exit(bool(result.violation))
 
 
@@ -247,7 +248,7 @@ def _told(seed: int, shape: str, result: WorldResult, cpu_s: float, shortest: An
         "faults": Counter(result.struck),
         "violation": result.violation,
         "rule": result.rule,
-        "shortest": shortest,
+        "shortest": shortest or None,
     }
 
 
