@@ -196,7 +196,8 @@ def test_a_driver_of_another_release_asks_a_worker_in_vain(message: Any) -> None
     barrier = StepBarrier()
     with contextlib.suppress(*FAULTS):
         barrier.answer(message)
-    barrier.passed(1, 1.0)
+    if not barrier.is_undecided(1):  # a request for this step waits for its driver's second word
+        barrier.passed(1, 1.0)
 
 
 @given(documents([WELCOME, {"error": "no"}]), st.sampled_from([200, 400, 500]))
