@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from bftd.simulation.world import world
 from bftd.simulation.world.faults import KINDS
 from bftd.simulation.world.night import SHAPES, drawn_settings
+from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 from tools import year
 
 SMALL = ["--days", "0.002", "--nodes", "2", "--trainers", "1", "--steps", "20"]
+FIXED = 4
+"""Seeds of worlds that every run goes through, beside a fresh one."""
 
 
 def told(*words: str, code: int = 0) -> Any:
     result = CliRunner().invoke(year.main, [*words, "--json"])
     assert result.exit_code == code, result.output
     return json.loads(result.stdout)
+
+
+def seed_of_a_small_world(first: int) -> WorldSettings:
+    while True:
+        shape, settings = drawn_settings(first, tuple(KINDS))
+        if shape == "small" and settings.hours <= 1.0:
+            return settings
+        first += 1000
+
+
+@pytest.mark.parametrize("first", range(FIXED))
+def test_every_rule_holds_in_the_worlds_of_some_seeds(first: int) -> None:
+    settings = seed_of_a_small_world(first)
+    assert not world.run(settings).violation, settings
+
+
+def test_every_rule_holds_in_the_world_of_a_fresh_seed() -> None:
+    settings = seed_of_a_small_world(random.SystemRandom().randrange(2**32))
+    assert not world.run(settings).violation, settings
 
 
 def test_it_tells_seed_commit_events_and_faults() -> None:
