@@ -1,33 +1,35 @@
-"""Slurm in the simulated world: the simulated slurmctld behind the port that the daemon and the drivers know.
+"""Slurm in the simulated world: the simulated slurmctld with the pilots, their steps, and the nodes' condition.
 
-The scheduler, backfill and preemption are `bftd.simulation.slurm`; here are the pilots with their steps, and what the
-commands show. Simplified: the commands answer at once or not at all, and a slurmctld that is away still schedules.
+The scheduler, backfill and preemption are `bftd.simulation.slurm`; `commands` is how users' processes reach it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from heapq import heapify
 from math import inf
+from random import Random
 from typing import Any
 
+from bftd.pool.backfill.model import union
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.lines import WaitingJob
 from bftd.simulation.slurm.model import SimulatedJob, SimulatedSite
 from bftd.simulation.slurm.nodes import bits
 from bftd.simulation.world.loop import Process, SimulatedLoop
-from slurm_plugin.errors import NoAnswer, SnapshotError
-from slurm_plugin.read.client import CommandResult, SlurmClient
-from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Scheduler, Snapshot
+from slurm_plugin.read.client import CommandResult
+from slurm_plugin.read.types import Job, Node, Partition
 
 REGULAR, HARVESTED, SERVICE = "batch", "elastic", "service"
 LOGIN = "login1"
 """The node of the partition `service`, on which the drivers run as jobs."""
 
-_AWAY = "slurmctld answers nothing"
 _KILL_WAIT_S = 30.0
+_EPILOG_S = 0.03
+_SCANCEL_S = 5.0
 _STARTED_S = 0.15
 _FIRST_PILOT = 5_000_001
 
@@ -46,8 +48,38 @@ class PilotJob:
     step: Process | None = None
     worker: Process | None = None
     notice: Callable[[], None] = lambda: None
-    over: asyncio.Event = field(default_factory=asyncio.Event)
     ending: bool = False
+
+
+@dataclass
+class NodeCondition:
+    """What a node is like beside its jobs.
+
+    `unheard`: it has not answered a slurmctld that has just started. `silent`: its slurmd does not answer, which Slurm
+    shows once it is `noticed`; then it is `down`. `drained` is the reason. An `outsider` is not in the harvested
+    partition. Jobs that end there are COMPLETING for `epilog_s`. Slurm starts nothing on a `held` node.
+    """
+
+    unheard: bool = False
+    silent: bool = False
+    noticed: bool = False
+    down: bool = False
+    drained: str = ""
+    outsider: bool = False
+    held: bool = False
+    epilog_s: float = 0.0
+
+
+@dataclass
+class Request:
+    """What a process asks of slurmctld; nobody has `heard` the answer to a command that has given up."""
+
+    carry_out: Callable[[], None]
+    heard: bool = True
+
+    def give_up(self) -> None:
+        """Wait no more for the answer."""
+        self.heard = False
 
 
 class _Slurmctld(Controller):
@@ -74,15 +106,51 @@ class _Slurmctld(Controller):
 
     due: Callable[[], None] = staticmethod(lambda: None)
 
+    def catch_up(self, now_s: float) -> None:
+        """Have what was due while nothing was done be due now, in its order."""
+        late = sorted(event for event in self._events if event[0] < now_s)
+        self._events = [event for event in self._events if event[0] >= now_s]
+        heapify(self._events)
+        for place, (time_s, _, act, what) in enumerate(late):
+            at_s = now_s + 1e-3 * (1 + place)
+            if isinstance(what, WaitingJob) and what.run.end_s == time_s:
+                what.run.end_s = at_s
+            super().at(at_s, act, what)
+
+    def forget_plans(self) -> None:
+        """Forget the planned starts and when backfill has worked."""
+        self.cycled_s = None
+        for line in self.queue:
+            line.planned(None, 0)
+        self.news = True
+
+    def forget_start(self, line: WaitingJob) -> None:
+        """Have a job wait again whose start is not known any more."""
+        self._release(line)
+        line.run.nodes, line.run.by = 0, ""
+        line.run.start_s = line.run.first_line_s = line.run.end_s = inf
+        self._queue_up(line)
+
+    def fail(self, line: WaitingJob) -> None:
+        """End a job whose node has failed, or have it wait again."""
+        self._fail(line)
+
 
 class SimulatedCluster:
-    """One cluster with its regular jobs; `log` takes a line for each start and end. `away` hears no command."""
+    """One cluster with its regular jobs; `log` takes a line for each start and end.
+
+    A slurmctld that is `away` hears no command and still schedules; one that is `halted` does nothing at all, and one
+    that `refuses` is not even there. Its answers come `late_s` late on average, and `mangle` changes them.
+    """
 
     def __init__(
         self, loop: SimulatedLoop, nodes: int, jobs: Sequence[SimulatedJob], log: Callable[[str], None]
     ) -> None:
-        self.away = False
+        self.away = self.halted = self.refuses = False
+        self.late_s = 0.0
+        self.mangle: Callable[[str], CommandResult] | None = None
         self.changes = 0
+        self.restarted_s = loop.wall() - 1.0
         self.pilots: dict[str, PilotJob] = {}
         self.drivers: dict[str, str] = {}
         """The users of the drivers' jobs, by job id."""
@@ -93,10 +161,15 @@ class SimulatedCluster:
         self._controller.left = self._preempted
         self._names = site.numbering.names
         self._bit = site.numbering.bit
+        self.conditions = {name: NodeCondition() for name in self._names}
         self._next_id = _FIRST_PILOT
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
         self._running: set[int] = set()
+        self._backlog: list[Request] = []
+        self._missed: list[Callable[[], None]] = []
+        self._strangers: list[PilotJob] = []
+        self._halted_s = 0.0
         self._controller.due = self._arm
         if jobs:
             self._controller.begin()
@@ -124,7 +197,7 @@ class SimulatedCluster:
 
     def _arm(self) -> None:
         next_s = self._controller.next_s
-        if next_s < self._timer_s:
+        if next_s < self._timer_s and not self.halted:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_s = next_s
@@ -133,7 +206,7 @@ class SimulatedCluster:
 
     def _go(self) -> None:
         controller, self._timer_s, self._timer = self._controller, inf, None
-        while controller.next_s <= self._loop.wall() + 1e-6:
+        while not self.halted and controller.next_s <= self._loop.wall() + 1e-6:
             controller.step()
         self._tell()
         self._arm()
@@ -158,25 +231,27 @@ class SimulatedCluster:
 
     # -- pilots ---
 
-    def allocate(self, node: str, user: str, name: str, comment: str, limit_s: float) -> PilotJob | None:
-        """Give an idle node to a pilot; None if it is not idle."""
-        controller = self._now()
-        if not controller.idle & self._bit.get(node, 0):
-            return None
+    def allocate(self, node: str, user: str, name: str, comment: str, limit_s: float) -> PilotJob | str:
+        """Give an idle node to a pilot; returns Slurm's reason if it does not."""
+        controller, condition = self._now(), self.conditions.get(node)
+        if condition is None or condition.outsider:
+            return "Unable to allocate resources: Requested node configuration is not available"
+        if condition.held or not controller.idle & self._bit[node]:
+            return "Unable to allocate resources: Requested nodes are busy"
         controller.lend(self._bit[node])
         pilot = PilotJob(str(self._next_id), node, user, comment, name, self._loop.wall(), limit_s)
         self._next_id += 1
         self.pilots[pilot.id] = pilot
         self.changes += 1
         self._log(f"pilot {pilot.id} of {user} starts on {node} ({comment})")
-        self._loop.later(limit_s, self._notify, pilot)
+        self._loop.later(limit_s, self._time_out, pilot)
         return pilot
 
     async def step(self, job_id: str, agent: Callable[[Process, PilotJob], Awaitable[None]]) -> bool:
         """Run an agent in a pilot to its end; returns whether Slurm has started it."""
         await asyncio.sleep(self._loop.random.expovariate(1.0 / _STARTED_S))
         pilot = self.pilots.get(job_id)
-        if self.away or pilot is None or pilot.ending:
+        if self.away or self.halted or pilot is None or pilot.ending or self._is_unreachable(pilot.node):
             return False
         process = pilot.step = Process(f"agent {pilot.node}", pilot.node)
         ended = asyncio.Event()
@@ -184,9 +259,15 @@ class SimulatedCluster:
         task = process.start(_served, process, agent, pilot)
         try:
             await ended.wait()
+            while self._is_unreachable(pilot.node) and not self.conditions[pilot.node].down:
+                await asyncio.sleep(1.0)  # srun waits for a node that says nothing
         finally:
             task.cancel()
         return True
+
+    def _is_unreachable(self, node: str) -> bool:
+        condition = self.conditions[node]
+        return condition.silent or condition.unheard
 
     def _tell_later(self, event: asyncio.Event) -> None:
         self._loop.later(0.0, event.set)
@@ -198,78 +279,265 @@ class SimulatedCluster:
                 self._log(f"pilot {pilot.id} is preempted on {node}")
                 self._notify(pilot)
 
+    def _time_out(self, pilot: PilotJob) -> None:
+        self._soon(partial(self._notify, pilot))
+
+    def _soon(self, act: Callable[[], None]) -> None:
+        """Have slurmctld do something, as soon as it does anything."""
+        if self.halted:
+            self._missed.append(act)
+        else:
+            act()
+
     def _notify(self, pilot: PilotJob) -> None:
-        """Have a pilot end: SIGTERM, and SIGKILL after a while."""
+        """Have a pilot end: SIGCONT, SIGTERM, and SIGKILL after a while."""
         if pilot.id not in self.pilots or pilot.ending:
             return
         pilot.ending = True
         self.changes += 1
-        if pilot.step is None or pilot.step.dead:
-            self._over(pilot)
-            return
-        pilot.step.on_kill.insert(0, partial(self._over, pilot))
-        pilot.step.run(self._loop.call_soon, pilot.notice)
-        self._loop.later(_KILL_WAIT_S, pilot.step.kill)
+        self._deliver(pilot)
 
-    def _over(self, pilot: PilotJob) -> None:
+    def _deliver(self, pilot: PilotJob) -> None:
+        """Have the slurmd of a node end a pilot there, as soon as it answers."""
+        if self.conditions[pilot.node].silent and pilot.id in self.pilots:
+            self._loop.later(1.0, self._deliver, pilot)
+        elif pilot.step is None or pilot.step.dead:
+            self._emptied(pilot)
+        else:
+            pilot.step.on_kill.insert(0, partial(self._emptied, pilot))
+            pilot.step.go_on()
+            pilot.step.run(self._loop.call_soon, pilot.notice)
+            self._loop.later(_KILL_WAIT_S, pilot.step.kill)
+
+    def _emptied(self, pilot: PilotJob) -> None:
+        """End a pilot that has no process any more when its epilog is over."""
+        epilog_s = self._loop.random.expovariate(1.0 / _EPILOG_S) + self.conditions[pilot.node].epilog_s
+        self._loop.later(epilog_s, self._heard_of_end, pilot)
+
+    def _heard_of_end(self, pilot: PilotJob) -> None:
+        if self.conditions[pilot.node].silent and pilot.id in self.pilots:
+            self._loop.later(1.0, self._heard_of_end, pilot)
+        else:
+            self._soon(partial(self.over, pilot))
+
+    def over(self, pilot: PilotJob) -> None:
+        """Note that a pilot's job is over."""
         if self.pilots.pop(pilot.id, None) is None:
             return
         self.changes += 1
         self._log(f"pilot {pilot.id} has left {pilot.node}")
-        pilot.over.set()
         self._now().release(self._bit[pilot.node])
 
     def cancel(self, job_id: str) -> None:
-        """End a pilot at once, as scancel does after SIGKILL to its steps."""
+        """End a pilot as scancel does: its processes have a while to leave."""
+        if (pilot := self.pilots.get(job_id)) is not None:
+            self._notify(pilot)
+
+    def cancel_from_node(self, job_id: str) -> None:
+        """Run scancel as an agent does, which does not wait long."""
+        request = Request(partial(self.cancel, job_id))
+        self._loop.later(_SCANCEL_S, request.give_up)
+        self.take(request)
+
+    def kill_step(self, job_id: str) -> None:
+        """Kill the processes of a pilot, which it outlives."""
         pilot = self.pilots.get(job_id)
-        if pilot is None:
-            return
-        pilot.ending = True
-        if pilot.step is not None:
+        if pilot is not None and pilot.step is not None and not self._is_unreachable(pilot.node):
             pilot.step.kill()
-        self._loop.later(self._loop.random.expovariate(20.0), self._over, pilot)
+
+    def has_step(self, job_id: str) -> bool:
+        """Whether a process runs in a pilot, as far as Slurm knows."""
+        pilot = self.pilots.get(job_id)
+        return pilot is not None and pilot.step is not None and not pilot.step.dead
+
+    # -- slurmctld itself ---
+
+    def take(self, request: Request) -> bool:
+        """Take a request, and carry it out as soon as may be; returns whether anybody is there to take it."""
+        if self.refuses:
+            return False
+        if self.away or self.halted:
+            self._backlog.append(request)
+        else:
+            request.carry_out()
+        return True
+
+    def come_back(self) -> None:
+        """Have slurmctld hear again, and catch up with what it has missed."""
+        was_halted, self.halted, self.away, self.refuses = self.halted, False, False, False
+        if was_halted:
+            self._controller.catch_up(self._loop.wall())
+            self._now()
+            missed, self._missed = self._missed, []
+            for act in missed:
+                self._loop.later(self._loop.random.uniform(0.0, 1.0), self._soon, act)
+        backlog, self._backlog = self._backlog, []
+        for request in backlog:
+            # a client that gave up on a network that is cut has not even sent its request
+            if request.heard or was_halted:
+                self._carry_out_late(request)
+        self._arm()
+
+    def _carry_out_late(self, request: Request) -> None:
+        next_id = self._next_id
+        request.carry_out()
+        if not request.heard and self._next_id > next_id and self._loop.random.random() < 0.5:
+            self.cancel(str(next_id))  # slurmctld may notice that nobody hears of the allocation
+
+    def start_again(self, lost_s: float = 0.0) -> None:
+        """Start slurmctld, or its backup with a state that lacks the last `lost_s` before it ended."""
+        self.restarted_s = self._loop.wall()
+        saved_s, random = self._halted_s - lost_s, self._loop.random
+        for name in self._names:
+            self.conditions[name].unheard = True
+            answers_s = random.uniform(0.5, 5.0) if random.random() < 0.95 else random.uniform(5.0, 100.0)
+            self._loop.later(answers_s, self._heard_of, name)
+        self.come_back()
+        controller = self._now()
+        self._look_at_nodes()
+        controller.forget_plans()
+        for line in [one for one in controller.running.values() if saved_s < one.run.start_s]:
+            self._log(f"job {line.entry.id} waits again: its start was not saved")
+            controller.forget_start(line)
+        for pilot in [one for one in self.pilots.values() if saved_s < one.began_s]:
+            self._log(f"pilot {pilot.id} on {pilot.node} is not known any more")
+            del self.pilots[pilot.id]
+            controller.pilots &= ~self._bit[pilot.node]
+            self._strangers.append(pilot)
+        self.changes += 1
+        self._arm()
+
+    def halt(self, *, refuses: bool) -> None:
+        """Stop slurmctld; it `refuses` connections if its process is gone."""
+        self._halted_s = self._loop.wall()
+        self.halted, self.refuses = True, refuses
+
+    def _heard_of(self, node: str) -> None:
+        """Take a node's registration: its slurmd ends the processes of jobs that slurmctld does not know."""
+        self.conditions[node].unheard = False
+        self._look_at_nodes()
+        strangers = [one for one in self._strangers if one.node == node]
+        self._strangers = [one for one in self._strangers if one.node != node]
+        for pilot in strangers:
+            if pilot.step is not None:
+                pilot.step.kill()
+
+    def recover(self) -> None:
+        """Mend slurmctld and all nodes."""
+        self.late_s, self.mangle = 0.0, None
+        self.come_back()
+        for node, condition in self.conditions.items():
+            self.set_condition(node, drained="", outsider=False, held=False, epilog_s=0.0)
+            if condition.silent:
+                self.return_node(node)
+
+    # -- nodes ---
+
+    def _look_at_nodes(self) -> None:
+        """Have the scheduler use only the nodes that are fit."""
+        unfit = (name for name, one in self.conditions.items() if one.unheard or one.noticed or one.down or one.drained)
+        self._controller.down = union(self._bit[name] for name in unfit)
+        self._now().news = True
+
+    def set_condition(self, node: str, **changes: Any) -> None:
+        """Change what a node is like."""
+        for name, value in changes.items():
+            setattr(self.conditions[node], name, value)
+        self._look_at_nodes()
+
+    def fail_node(self, node: str) -> None:
+        """Take a node for down, and its jobs for failed."""
+        self.set_condition(node, down=True)
+        for line in [one for one in self._controller.running.values() if one.run.nodes & self._bit[node]]:
+            self._controller.fail(line)
+        for pilot in [one for one in self.pilots.values() if one.node == node]:
+            self._strangers.append(pilot)
+            self.over(pilot)
+        self._tell()
+        self._arm()
+
+    def return_node(self, node: str) -> None:
+        """Have a node's slurmd answer again."""
+        self.set_condition(node, silent=False, noticed=False, down=False)
+        self._heard_of(node)
+
+    def requeue_one(self, random: Random) -> str:
+        """Have a running regular job wait again; returns its id, "" if there is none."""
+        running = list(self._now().running.values())
+        if not running:
+            return ""
+        line = random.choice(running)
+        self._controller.fail(line)
+        self._tell()
+        self._arm()
+        return line.entry.id
 
     # -- what the commands show ---
 
-    def snapshot(self) -> Snapshot:
-        """Return what the daemon reads."""
-        controller = self._now()
-        nodes = {name: self._node(name) for name in self._names}
-        nodes[LOGIN] = Node(LOGIN, "MIXED", frozenset(), (SERVICE,), (), "", {}, 64, 2**37, "")
-        scheduler = Scheduler(read=True, cycle_s=0.01, cycled_s=controller.cycled_s)
-        now_s = self._loop.wall()
-        return Snapshot(now_s, nodes, self.jobs(), (), self.partitions(), scheduler, begun_s=now_s)
+    @property
+    def now_s(self) -> float:
+        """slurmctld's time."""
+        return self._loop.wall()
+
+    @property
+    def cycled_s(self) -> float | None:
+        """When backfill's last cycle ended; None if it has made none."""
+        return self._controller.cycled_s
+
+    def shown(self, text: str) -> CommandResult:
+        """Return a text as a command prints it."""
+        return CommandResult(0, text, "") if self.mangle is None else self.mangle(text)
+
+    def shown_nodes(self) -> list[Node]:
+        """Return the nodes."""
+        self._now()
+        login = Node(LOGIN, "MIXED", frozenset(), (SERVICE,), (), "", {}, 64, 2**37, "", cpus_used=1)
+        return [*map(self._node, self._names), login]
 
     def _node(self, name: str) -> Node:
-        controller, bit = self._controller, self._bit[name]
-        state, flags = "IDLE", frozenset[str]()
+        controller, bit, condition = self._controller, self._bit[name], self.conditions[name]
+        state, flags = "IDLE", set[str]()
         if controller.busy & bit or controller.pilots & bit:
             state = "ALLOCATED"
         elif (controller.leaving | controller.completing) & bit:
-            flags = frozenset({"COMPLETING"})
-        return _node(name, state, flags)
+            flags.add("COMPLETING")
+        if condition.noticed:
+            flags.add("NOT_RESPONDING")
+        if condition.unheard:
+            state = "UNKNOWN"
+        elif condition.down:
+            state = "DOWN"
+        if condition.drained:
+            flags.add("DRAIN")
+        reason = condition.drained or ("Not responding" if condition.down else "")
+        partitions = (REGULAR,) if condition.outsider else (REGULAR, HARVESTED)
+        return _node(name, state, frozenset(flags), partitions, reason)
 
     def partitions(self) -> dict[str, Partition]:
         """Return the partitions."""
         names = self._names
+        harvested = tuple(name for name in names if not self.conditions[name].outsider)
         return {
             REGULAR: Partition(REGULAR, names, "UP", None, 10, True),
-            HARVESTED: Partition(HARVESTED, names, "UP", None, 1, True),
+            HARVESTED: Partition(HARVESTED, harvested, "UP", None, 1, True),
             SERVICE: Partition(SERVICE, (LOGIN,), "UP", None, 10),
         }
 
-    def jobs(self) -> tuple[Job, ...]:
+    def pending(self) -> list[Job]:
+        """Return the jobs that wait."""
+        return [self._regular(one, "PENDING", place) for place, one in enumerate(self._now().queue)]
+
+    def jobs(self) -> list[Job]:
         """Return the jobs that are not over."""
-        self._now()
-        controller, login = self._controller, (LOGIN,)
+        controller, login = self._now(), (LOGIN,)
         found = [self._regular(one, "RUNNING", place) for place, one in enumerate(controller.running.values())]
-        found += [self._regular(one, "PENDING", place) for place, one in enumerate(controller.queue)]
+        found += self.pending()
         found += [_job(id_, user, SERVICE, "bft-driver", login, 0.0, None) for id_, user in self.drivers.items()]
         for pilot in self.pilots.values():
             state = "COMPLETING" if pilot.ending else "RUNNING"
             job = _job(pilot.id, pilot.user, HARVESTED, pilot.name, (pilot.node,), pilot.began_s, pilot.limit_s, state)
             found.append(replace(job, comment=pilot.comment))
-        return tuple(found)
+        return found
 
     def _regular(self, one: WaitingJob, state: str, place: int) -> Job:
         job, plan_s = one.job, one.plan_s if state == "PENDING" else None
@@ -301,9 +569,9 @@ async def _served(process: Process, agent: Callable[[Process, PilotJob], Awaitab
 
 
 @cache
-def _node(name: str, state: str, flags: frozenset[str]) -> Node:
-    used = 16 * (state != "IDLE")
-    return Node(name, state, flags, (REGULAR, HARVESTED), (), "", {}, 16, 2**36, "", cpus_used=used)
+def _node(name: str, state: str, flags: frozenset[str], partitions: tuple[str, ...], reason: str) -> Node:
+    used = 16 * (state == "ALLOCATED")
+    return Node(name, state, flags, partitions, (), "", {}, 16, 2**36, reason, cpus_used=used)
 
 
 def _job(
@@ -313,65 +581,3 @@ def _job(
     return Job(
         id_, user, (partition,), state, name, nodes, (), began_s, began_s, limit_s, "", len(nodes), "", "", 1, ""
     )
-
-
-class SimulatedClient(SlurmClient):
-    """Slurm's commands as one user calls them on one host."""
-
-    def __init__(self, cluster: SimulatedCluster, user: str = "") -> None:
-        super().__init__()
-        self._cluster = cluster
-        self._user = user
-
-    def _reached(self) -> SimulatedCluster:
-        if self._cluster.away:
-            raise SnapshotError(_AWAY)
-        return self._cluster
-
-    def snapshot(self) -> Snapshot:
-        """See SlurmClient."""
-        return self._reached().snapshot()
-
-    def pending(self) -> tuple[Job, ...]:
-        """See SlurmClient."""
-        return tuple(job for job in self._reached().jobs() if job.state == "PENDING")
-
-    def own_jobs(self, name: str, partition: str) -> tuple[Job, ...]:
-        """See SlurmClient."""
-        mine = (job for job in self._reached().jobs() if job.user == self._user and job.state == "RUNNING")
-        return tuple(job for job in mine if job.name == name and job.partition == (partition,))
-
-    def partitions(self) -> dict[str, Partition]:
-        """See SlurmClient."""
-        return self._reached().partitions()
-
-    def node_addresses(self) -> dict[str, NodeAddress]:
-        """See SlurmClient."""
-        return {name: NodeAddress(name, name) for name in self._reached().nodes}
-
-    def cancel(self, job_ids: Iterable[str], signal: str | None = None) -> None:
-        """See SlurmClient."""
-        if self._cluster.away:
-            raise NoAnswer(_AWAY)
-        for job_id in job_ids:
-            self._cluster.cancel(job_id)
-
-    def run(
-        self,
-        command: str,
-        *arguments: str,
-        stdin: str = "",
-        env: object = None,
-        timeout_s: float | None = None,
-    ) -> CommandResult:
-        """Run salloc; there is no other command of which the text is read."""
-        assert command == "salloc", command
-        if self._cluster.away:
-            raise NoAnswer(_AWAY)
-        options = dict(word.removeprefix("--").split("=", 1) for word in arguments if "=" in word)
-        pilot = self._cluster.allocate(
-            options["nodelist"], self._user, options["job-name"], options["comment"], 60.0 * int(options["time"])
-        )
-        if pilot is None:
-            return CommandResult(1, "", "salloc: error: the node is not idle")
-        return CommandResult(0, "", f"salloc: Granted job allocation {pilot.id}")

@@ -1,7 +1,8 @@
-"""An event loop of simulated time: one process, one thread, one source of randomness; nothing ever waits.
+"""An event loop of simulated time: one process, one source of randomness; nothing ever waits.
 
-What the code under test reads as the time is the loop's, and its threads are calls that the loop makes a moment later.
-A thing that would leave the simulation (a socket, a thread, a process, a sleep) raises `Forbidden`.
+What the code under test reads as the time is the loop's, and its threads are calls that the loop makes a moment later,
+and that may wait there (`fibers`). A thing that would leave the simulation (a socket, a thread, a process) raises
+`Forbidden`, as a sleep of the loop does.
 """
 
 from __future__ import annotations
@@ -17,9 +18,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from heapq import heappush
 from random import Random
 from typing import Any, NoReturn, TypeVar
 from unittest import mock
+
+from bftd.simulation.world.fibers import Condition, Fiber, Lock
 
 T = TypeVar("T")
 
@@ -27,6 +31,9 @@ BEGIN_S = 1_700_000_000.0
 """The wall time at which every simulated world begins, in unix seconds."""
 
 _BOOTED_S = 1000.0
+_FAULTS = (SystemExit, KeyboardInterrupt, AssertionError, AttributeError, NameError, TypeError)
+"""What ends the world if a call in a thread raises it: code that reports it to nobody is wrong."""
+
 _PERIOD_S = 0.002
 """A call in a thread takes this on average, beside what it waits for."""
 
@@ -46,6 +53,8 @@ class Process:
         self.uid = uid
         self.dead = False
         self.random: Random | None = None
+        self.held: list[_OfProcess] | None = None
+        """What waits for a stopped process; None while it runs."""
         self.on_kill: list[Callable[[], None]] = []
         """The kernel's part of the end, the last first: it closes connections and files."""
         self._context = contextvars.copy_context()
@@ -66,6 +75,17 @@ class Process:
             while self.on_kill:
                 self.on_kill.pop()()
 
+    def stop(self) -> None:
+        """Stop the process as SIGSTOP does."""
+        if self.held is None:
+            self.held = []
+
+    def go_on(self) -> None:
+        """Have a stopped process go on: it sees what has arrived before it sees what the time is."""
+        held, self.held = self.held, None
+        for handle in sorted(held or (), key=lambda one: not one.arrives):
+            handle.go_on()
+
 
 _current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
 
@@ -75,6 +95,36 @@ def current_process() -> Process:
     process = _current.get()
     assert process is not None, "only a simulated process does this"
     return process
+
+
+class _OfProcess:
+    """A callback of a process: one that is killed is not called any more, one that is stopped is called later."""
+
+    __slots__ = ()
+    process: Process
+
+    def _run(self) -> None:
+        if self.process.held is not None:
+            self.process.held.append(self)
+        elif not self.process.dead:
+            super()._run()  # type: ignore[misc]
+
+    @property
+    def arrives(self) -> bool:
+        """Whether the kernel calls, with what has come over the network."""
+        return getattr(getattr(self._callback, "__self__", None), "of_kernel", False)  # type: ignore[attr-defined]
+
+    def go_on(self) -> None:
+        """Be called after all."""
+        self._loop._ready.append(self)  # type: ignore[attr-defined]
+
+
+class _Handle(_OfProcess, asyncio.Handle):
+    __slots__ = ("process",)
+
+
+class _TimerHandle(_OfProcess, asyncio.TimerHandle):
+    __slots__ = ("process",)
 
 
 class _Numbered:
@@ -120,6 +170,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._number = itertools.count()
         self._kept: list[asyncio.Task[Any]] = []
         self._most_kept = _FEW_TASKS
+        self._fibers: list[Fiber] = []
         self._failure: BaseException | None = None
         self.set_task_factory(self._task)
         self.set_exception_handler(self._failed)
@@ -183,11 +234,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         """See asyncio; nothing of a killed process is called any more."""
-        return super().call_soon(_of_living(callback, context), *args, context=context)
+        process = _current.get() if context is None else context.get(_current)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        handle = _Handle(callback, args, self, context)
+        handle.process = process
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         """See asyncio; nothing of a killed process is called any more."""
-        return super().call_at(when, _of_living(callback, context), *args, context=context)
+        process = _current.get() if context is None else context.get(_current)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        handle = _TimerHandle(when, callback, args, self, context)
+        handle.process = process
+        heappush(self._scheduled, handle)  # type: ignore[attr-defined]
+        handle._scheduled = True
+        return handle
 
     def later(self, after_s: float, act: Callable[..., Any], *arguments: Any) -> asyncio.TimerHandle:
         """Have something happen that is no process's doing."""
@@ -203,37 +267,65 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Make the call a moment later, in place of a thread."""
         future = self.create_future()
 
-        def call() -> None:
+        def told(result: T | None, error: Exception | None) -> None:
             if future.cancelled():
                 return
-            try:
-                result = func(*args)
-            except (SystemExit, KeyboardInterrupt, Forbidden):
-                raise
-            except BaseException as error:
+            if error is not None:
                 future.set_exception(error)
             else:
                 future.set_result(result)
 
-        self.call_later(self.delay_s(), call)
+        self._call(func, args, future.cancelled, told)
         return future
 
     def submit(self, work: Callable[..., T], *arguments: Any) -> concurrent.futures.Future[T]:
         """Make the call a moment later, for code that submits it to an executor by itself."""
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def told(result: T | None, error: Exception | None) -> None:
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self._call(work, arguments, lambda: not future.set_running_or_notify_cancel(), told)
+        return future
+
+    def _call(
+        self,
+        work: Callable[..., T],
+        arguments: tuple[Any, ...],
+        is_unwanted: Callable[[], bool],
+        told: Callable[[T | None, Exception | None], None],
+    ) -> None:
+        """Make a call in a fiber, and tell its outcome when it is over."""
 
         def call() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
             try:
-                future.set_result(work(*arguments))
-            except Forbidden:
-                raise
-            except BaseException as error:
-                future.set_exception(error)
+                result = work(*arguments)
+            except _FAULTS as fault:
+                self._failure = self._failure or fault
+                return
+            except Exception as fault:
+                self.call_soon(told, None, fault)
+                return
+            self.call_soon(told, result, None)
 
-        self.call_later(self.delay_s(), call)
-        return future
+        def begin() -> None:
+            if not is_unwanted():
+                self._fibers = [one for one in self._fibers if not one.over]
+                self._fibers.append(fiber := Fiber(call))
+                fiber.resume()
+
+        self.call_later(self.delay_s(), begin)
+
+    def pause(self, for_s: float) -> None:
+        """Let time pass in a call in a thread; the loop itself never sleeps."""
+        fiber = Fiber.current
+        if fiber is None:
+            raise Forbidden("a sleep in the simulated world: give the code a port that the world can stand behind")
+        self.call_later(for_s, fiber.resume)
+        fiber.park()
 
     def delay_s(self) -> float:
         """Return how long a call in a thread takes this time."""
@@ -241,21 +333,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def shut(self) -> None:
         """Close the loop with whatever still waits in it."""
+        for fiber in self._fibers:
+            if not fiber.over:
+                fiber.drop()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()
-
-
-def _of_living(callback: Any, context: contextvars.Context | None) -> Any:
-    process = _current.get() if context is None else context.get(_current)
-    if process is None:
-        return callback
-
-    def call(*args: Any) -> None:
-        if not process.dead:
-            callback(*args)
-
-    return call
 
 
 @contextlib.contextmanager
@@ -267,10 +350,12 @@ def simulated(loop: SimulatedLoop) -> Iterator[None]:
             (time, "time", loop.wall),
             (time, "monotonic", loop.time),
             (time, "perf_counter", loop.time),
-            (time, "sleep", _forbidden("a sleep")),
+            (time, "sleep", loop.pause),
             (secrets, "token_bytes", lambda size_bytes=32: loop.random.randbytes(size_bytes)),
             (concurrent.futures.ThreadPoolExecutor, "submit", submit),
             (threading.Thread, "start", _forbidden("a thread")),
+            (threading, "Lock", lambda: Lock(loop.call_soon)),
+            (threading, "Condition", lambda lock=None: Condition(loop.call_soon, lock)),
             (subprocess.Popen, "__init__", _forbidden("a process")),
             (socket.socket, "__init__", _forbidden("a real socket")),
         ):

@@ -28,6 +28,8 @@ _UCRED = struct.Struct("3i")
 class End:
     """One end of a connection, of one process: arrived bytes, and whoever reads them."""
 
+    of_kernel = True
+
     def __init__(self, network: Network, process: Process, here: Address, there: Address) -> None:
         self.process = process
         self.here = here

@@ -23,7 +23,8 @@ from bftd.ledger.file import Ledger
 from bftd.service.canceller import Canceller
 from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
-from bftd.simulation.world.cluster import SimulatedClient, SimulatedCluster
+from bftd.simulation.world.cluster import SimulatedCluster
+from bftd.simulation.world.commands import SimulatedClient
 from bftd.simulation.world.loop import Process
 from bftd.simulation.world.network import End, NetworkLoop, Socket, Transport
 from bftd.simulation.world.training import Agent, Companion, StateOfStep, Training
@@ -55,7 +56,7 @@ class SimulatedDaemon:
         self.process = Process("bftd", HOST)
         self.service: Service | None = None
         self._loop = loop
-        self._client = SimulatedClient(cluster)
+        self._client = SimulatedClient(loop, cluster)
         self._path = folder / "ledger.sqlite"
         self._config = config
         self.task = self.process.start(self._run)
@@ -205,10 +206,10 @@ class SimulatedDriver:
             self._log,
             on_classes=lambda kinds: trainer.estimating.heard(kinds),
         )
-        client = SimulatedClient(self._cluster, user)
+        client = SimulatedClient(self._loop, self._cluster, user)
         starter = _Starter(settings, listening.getsockname()[1], settings.secret, self._log, client)
         starter.cluster = self._cluster
-        scancel = self._cluster.cancel
+        scancel = self._cluster.cancel_from_node
         starter.agent_of = lambda pilot: Agent(order.training, pilot, settings.secret, scancel)
         trainer = TrainerDriver(settings, self._log, _KIND, starter, daemon, show=self._log)
         self.trainer = trainer

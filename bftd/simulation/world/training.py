@@ -17,7 +17,7 @@ from typing import Any
 
 from bftd.simulation.world.cluster import PilotJob
 from bftd.simulation.world.loop import Process
-from elastic.base.timing import BEAT_S, DRIVER_LOST_S, LEAVE_S, REPORT_S
+from elastic.base.timing import BEAT_S, DRIVER_LOST_S, LEAVE_S, REACH_S, REPORT_S
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.address import split_address
 from elastic.link.authentication import Seal
@@ -128,8 +128,8 @@ class Agent:
 
     async def _serve(self, job: PilotJob) -> None:
         about = {"role": "agent", "lease": self._pilot.lease, "node": job.node, "job_id": job.id, "pid": int(job.id)}
-        with contextlib.suppress(OSError):
-            self._link = await _Link.connect(self._pilot, self._secret, about)
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            self._link = await asyncio.wait_for(_Link.connect(self._pilot, self._secret, about), REACH_S)
         if self._link is not None:
             loop = asyncio.get_running_loop()
             self._heard_s = loop.time()

@@ -194,7 +194,8 @@ class _World:
 
     async def _recover(self) -> None:
         """Mend what is broken: from now on nothing hinders the trainers."""
-        self.network.slow, self._cluster.away = 1.0, False
+        self.network.slow = 1.0
+        self._cluster.recover()
         self.network.cuts.clear()
         if self._daemon is None:
             self._start_daemon()
@@ -230,7 +231,7 @@ class _World:
         self.log("fault", f"slurmctld answers nothing for {for_s:.1f} s")
         self._cluster.away = True
         await asyncio.sleep(for_s)
-        self._cluster.away = False
+        self._cluster.come_back()
 
     async def cut_off_node(self, random: Random, for_s: float) -> None:
         """See faults.Site."""
