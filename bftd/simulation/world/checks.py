@@ -27,6 +27,7 @@ class Checks:
         self._changes = -1
         self._state: State | None = None
         self._overdue: dict[str, float] = {}
+        self._looked_s = 0.0
         self.counted: dict[str, tuple[int, float]] = {}
         """The steps and samples that the daemon counts for each trainer, or did until it forgot it."""
         self.told_of: set[str] = set()
@@ -79,8 +80,12 @@ class Checks:
 
     def _look_at_leases(self, state: State) -> None:
         """A daemon that sees the cluster knows before long that a node has a job."""
+        was_stopped = state.time_s - self._looked_s > _SEEN_WITHIN_S / 2
+        self._looked_s = state.time_s
+        if was_stopped or not self._cluster.is_clear:
+            self._overdue.clear()
         has_job = self._cluster.has_job
-        leases = () if self._cluster.away else state.leases.values()
+        leases = state.leases.values() if self._cluster.is_clear else ()
         lent = {lease.id: lease.node for lease in leases if lease.live and has_job(lease.node)}
         self._overdue = {id_: self._overdue.get(id_, state.time_s) for id_ in lent}
         for id_, since_s in self._overdue.items():

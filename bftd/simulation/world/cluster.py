@@ -251,7 +251,7 @@ class SimulatedCluster:
         """Run an agent in a pilot to its end; returns whether Slurm has started it."""
         await asyncio.sleep(self._loop.random.expovariate(1.0 / _STARTED_S))
         pilot = self.pilots.get(job_id)
-        if self.away or self.halted or pilot is None or pilot.ending or self._is_unreachable(pilot.node):
+        if self.is_away or pilot is None or pilot.ending or self._is_unreachable(pilot.node):
             return False
         process = pilot.step = Process(f"agent {pilot.node}", pilot.node)
         ended = asyncio.Event()
@@ -352,11 +352,21 @@ class SimulatedCluster:
 
     # -- slurmctld itself ---
 
+    @property
+    def is_away(self) -> bool:
+        """Whether no command is answered."""
+        return self.away or self.halted
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether every command is answered at once and in full."""
+        return not (self.is_away or self.late_s or self.mangle)
+
     def take(self, request: Request) -> bool:
         """Take a request, and carry it out as soon as may be; returns whether anybody is there to take it."""
         if self.refuses:
             return False
-        if self.away or self.halted:
+        if self.is_away:
             self._backlog.append(request)
         else:
             request.carry_out()
@@ -416,6 +426,8 @@ class SimulatedCluster:
         """Take a node's registration: its slurmd ends the processes of jobs that slurmctld does not know."""
         self.conditions[node].unheard = False
         self._look_at_nodes()
+        if self.conditions[node].silent:
+            return
         strangers = [one for one in self._strangers if one.node == node]
         self._strangers = [one for one in self._strangers if one.node != node]
         for pilot in strangers:
@@ -423,13 +435,9 @@ class SimulatedCluster:
                 pilot.step.kill()
 
     def recover(self) -> None:
-        """Mend slurmctld and all nodes."""
+        """Have slurmctld answer well."""
         self.late_s, self.mangle = 0.0, None
         self.come_back()
-        for node, condition in self.conditions.items():
-            self.set_condition(node, drained="", outsider=False, held=False, epilog_s=0.0)
-            if condition.silent:
-                self.return_node(node)
 
     # -- nodes ---
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol
 
-from bftd.simulation.world.network import Network
+from bftd.simulation.world.slurm_faults import SLURM_KINDS, SlurmSite
 
 _SLOWEST = 3000.0
 
@@ -22,15 +22,11 @@ class Fault:
     seed: int
 
 
-class Site(Protocol):
+class Site(SlurmSite, Protocol):
     """The world, as faults strike it."""
 
-    network: Network
     struck: list[str]
     """The kinds of the faults so far."""
-
-    def log(self, who: str, text: str) -> None:
-        """Write a line to the world's log."""
 
     async def restart_daemon(self, after_s: float) -> None:
         """Kill the daemon, and start it again."""
@@ -98,6 +94,7 @@ KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
     "cut": _cut,
     "agent": _agent,
     "worker": _worker,
+    **SLURM_KINDS,
 }
 """The kinds of faults by name."""
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from bftd.simulation.world.cluster import PilotJob
 from bftd.simulation.world.loop import Process
-from elastic.base.timing import BEAT_S, DRIVER_LOST_S, LEAVE_S, REACH_S, REPORT_S
+from elastic.base.timing import BEAT_S, DRIVER_LOST_S, FROZEN_S, LEAVE_S, REACH_S, REPORT_S
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.address import split_address
 from elastic.link.authentication import Seal
@@ -159,6 +159,8 @@ class Agent:
         elif op in ("go", "end"):
             self._cancels = self._cancels or op == "end"
             self._over.set()
+        elif op == "look":
+            self._look(message)
         elif op == "join":
             self._send({"op": "join"})
         elif op == "regroup":
@@ -170,6 +172,13 @@ class Agent:
             self._worker = job.worker = Process(f"worker {self._pilot.node}", self._pilot.node)
             self._worker.on_kill.append(lambda: self._died(worker))
             self._worker.start(self._work, worker, self._worker)
+
+    def _look(self, message: Message) -> None:
+        """End a worker that is stopped."""
+        process, silent_s = self._worker, message["silent_s"]
+        if process is not None and process.held is not None and silent_s > FROZEN_S:
+            process.kill()
+            self._send({**message, "op": "looked", "verdict": "killed", "why": "it is stopped"})
 
     def _ended(self, step: int) -> None:
         self._worker = None

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -156,6 +156,7 @@ class _World:
         self._folder = folder
         self.log = log
         self.network = loop.network
+        self.host = HOST
         self._orders = [self._order(number) for number in range(settings.trainers)]
         self._drivers: dict[str, SimulatedDriver] = {}
         self._daemon: SimulatedDaemon | None = None
@@ -244,13 +245,27 @@ class _World:
 
     def kill_agent(self, random: Random) -> None:
         """See faults.Site."""
-        steps = [pilot.step for pilot in self._cluster.pilots.values() if pilot.step and not pilot.step.dead]
-        self._kill_one(random, steps)
+        self._kill_one(random, self.processes("agent"))
 
     def kill_worker(self, random: Random) -> None:
         """See faults.Site."""
-        workers = [pilot.worker for pilot in self._cluster.pilots.values() if pilot.worker and not pilot.worker.dead]
-        self._kill_one(random, workers)
+        self._kill_one(random, self.processes("worker"))
+
+    def processes(self, kind: str) -> list[Process]:
+        """See faults.Site."""
+        pilots = self._cluster.pilots.values()
+        found: dict[str, Iterable[Process | None]] = {
+            "daemon": [self._daemon.process if self._daemon is not None else None],
+            "driver": [driver.process for driver in self._drivers.values() if driver.outcome is None],
+            "agent": [pilot.step for pilot in pilots],
+            "worker": [pilot.worker for pilot in pilots],
+        }
+        return [process for process in found[kind] if process is not None and not process.dead]
+
+    @property
+    def cluster(self) -> SimulatedCluster:
+        """See faults.Site."""
+        return self._cluster
 
     def _kill_one(self, random: Random, processes: Sequence[Process]) -> None:
         if processes:
