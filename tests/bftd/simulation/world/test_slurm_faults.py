@@ -12,7 +12,7 @@ import pytest
 
 from bftd.pool.backfill.model import Component
 from bftd.simulation.slurm.model import SimulatedJob
-from bftd.simulation.world import faults, world
+from bftd.simulation.world import world
 from bftd.simulation.world.cluster import PilotJob, SimulatedCluster
 from bftd.simulation.world.commands import SimulatedClient
 from bftd.simulation.world.loop import BEGIN_S, Process, SimulatedLoop, simulated
@@ -359,9 +359,9 @@ def test_a_stopped_process_sees_all_that_has_come_late_and_a_cancelled_timer_nev
 
 
 @pytest.mark.parametrize("kind", sorted(SLURM_KINDS))
-def test_every_trainer_ends_well_through_faults_of_one_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "_APART_S", 20.0)
-    result = world.run(WorldSettings(seed=4, hours=0.04, nodes=2, trainers=1, steps=16, step_s=6.0, faults=(kind,)))
+def test_every_trainer_ends_well_through_faults_of_one_kind(kind: str) -> None:
+    small = WorldSettings(seed=4, hours=0.04, nodes=2, trainers=1, steps=16, step_s=6.0, faults=(kind,), apart_s=20.0)
+    result = world.run(small)
     assert not result.violation
     assert result.struck
     assert any(" fault: " in line for line in result.log)
