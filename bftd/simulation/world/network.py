@@ -22,6 +22,7 @@ Address = tuple[str, int] | str
 """A host and a port, or the path of a socket on the host of the caller."""
 
 _TRIP_S = 0.0003
+_APART_S = 1e-7
 _UCRED = struct.Struct("3i")
 
 
@@ -88,7 +89,8 @@ class End:
             if self.timeout_s is not None and self._timer is None and not self.closed:
                 self._timer = loop.call_later(self.timeout_s, self.fail, TimeoutError("the other end is silent"))
             return
-        self._last_s = max(self._last_s, loop.time() + self._network.delay_s())
+        # timers of the same time are not called in the order in which they were set
+        self._last_s = max(self._last_s + _APART_S, loop.time() + self._network.delay_s())
         self._network.run(self._last_s, self.other.process, act, *arguments)
 
 
