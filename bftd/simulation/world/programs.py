@@ -221,3 +221,4 @@ class SimulatedDriver:
         await daemon.finish(code, reason, summary_of(trainer))
         self._log(f"{reason}; step {trainer.run.progress.step}, exit code {code}")
         self.outcome = code, reason
+        self.process.kill()  # its files and connections are closed as it ends

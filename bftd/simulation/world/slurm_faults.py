@@ -17,6 +17,9 @@ _HOUR_S = 3600.0
 _PINGS_S = 100.0
 """Slurm notices within this time that a slurmd does not answer (a third of SlurmdTimeout)."""
 
+_CANCELS = 0.1
+"""Few trainers are cancelled: there is no other after one."""
+
 _DOWN_S = 300.0
 """Slurm takes a node for down whose slurmd has not answered for so long (SlurmdTimeout)."""
 
@@ -34,6 +37,9 @@ class SlurmSite(Protocol):
 
     def processes(self, kind: str) -> Sequence[Process]:
         """Return the living processes of a kind: daemon, driver, agent or worker."""
+
+    async def cancel_driver(self, random: Random, requeue_after_s: float | None) -> None:
+        """Have Slurm end a driver's job, and start it again unless it is to be over."""
 
     def log(self, who: str, text: str) -> None:
         """Write a line to the world's log."""
@@ -133,6 +139,17 @@ async def _user_cancel(site: SlurmSite, random: Random) -> None:
         pilot = random.choice(pilots)
         site.log("fault", f"its user cancels pilot {pilot}")
         site.cluster.cancel(pilot)
+
+
+async def _driver_cancel(site: SlurmSite, random: Random) -> None:
+    """A user ends a trainer, or its time is over."""
+    if random.random() < _CANCELS:
+        await site.cancel_driver(random, None)
+
+
+async def _driver_requeue(site: SlurmSite, random: Random) -> None:
+    """Slurm requeues a driver's job."""
+    await site.cancel_driver(random, random.uniform(1.0, 150.0))
 
 
 # -- nodes ---
@@ -246,6 +263,8 @@ SLURM_KINDS: Mapping[str, Callable[[SlurmSite, Random], Awaitable[None]]] = {
     "mangled": _mangled,
     "requeue": _requeue,
     "usercancel": _user_cancel,
+    "drivercancel": _driver_cancel,
+    "driverrequeue": _driver_requeue,
     "completing": _completing,
     "drained": _drained,
     "outsider": _outsider,

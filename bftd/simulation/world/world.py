@@ -40,6 +40,8 @@ _EVENTS_BETWEEN = 1024
 _END_WITHIN_S = 2 * _HOUR_S
 _JOBS_END_WITHIN_S = 72 * _HOUR_S
 _GONE_WITHIN_S = 60.0
+_KILL_WAIT_S = 30.0
+_SRUN_S = 0.015
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ class _World:
         self.host = HOST
         self._orders = [self._order(number) for number in range(settings.trainers)]
         self._drivers: dict[str, SimulatedDriver] = {}
+        self._cancelled: set[str] = set()
         self._daemon: SimulatedDaemon | None = None
         self._cluster: SimulatedCluster
 
@@ -226,6 +229,37 @@ class _World:
         del self._cluster.drivers[order.job_id]
         await asyncio.sleep(after_s)
         self._start_driver(order)
+
+    async def cancel_driver(self, random: Random, requeue_after_s: float | None) -> None:
+        """See faults.SlurmSite."""
+        alive = [order for order in self._orders if (one := self._drivers.get(order.job_id)) and one.outcome is None]
+        if not alive:
+            return
+        order = random.choice(alive)
+        driver = self._drivers[order.job_id]
+        self.log("fault", f"driver {order.job_id} is cancelled{' and requeued' if requeue_after_s is not None else ''}")
+        if requeue_after_s is None:
+            self._cancelled.add(order.job_id)
+        else:
+            del self._drivers[order.job_id]
+        driver.process.go_on()
+        if driver.trainer is None:
+            driver.process.kill()
+        else:
+            driver.process.run(driver.trainer.run.cancel)
+        for pilot in self._cluster.pilots.values():
+            if pilot.user == str(order.uid) and pilot.step is not None:
+                self._loop.later(_SRUN_S, pilot.step.kill)  # its srun, a step of the driver's job, ends it
+        ends_s = self._loop.time() + _KILL_WAIT_S
+        while not driver.process.dead and self._loop.time() < ends_s:
+            await asyncio.sleep(0.1)
+        if driver.outcome is None:
+            driver.process.kill()
+            driver.outcome = 137, "killed"
+        self._cluster.drivers.pop(order.job_id, None)
+        if requeue_after_s is not None:
+            await asyncio.sleep(requeue_after_s)
+            self._start_driver(order)
 
     async def no_answers(self, for_s: float) -> None:
         """See faults.Site."""
@@ -325,6 +359,8 @@ class _World:
             step, samples = self._checks.counted.get(order.job_id, (0, 0.0))
             training = order.training
             self.log("world", f"{order.job_id} {outcome}, {training.highest} steps in {training.executed}, {step}")
+            if order.job_id in self._cancelled:
+                continue
             if outcome is None or outcome[0] != 0 or training.highest != training.total_steps:
                 raise Violation(f"trainer {order.job_id} ended with {outcome} at step {training.highest}")
             missed = self.struck and order.job_id not in self._checks.told_of  # it ended while bftd did not answer
