@@ -7,13 +7,33 @@ gives control back where it waits: nothing ever runs beside anything else, and n
 from __future__ import annotations
 
 import _thread
+import contextlib
 import contextvars
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 
 class Dropped(BaseException):
     """The world has ended, and with it a call that still waited."""
+
+
+class _Stack:
+    """A thread that makes one call after another."""
+
+    idle: ClassVar[list[_Stack]] = []
+
+    def __init__(self) -> None:
+        self.go, self.back = _thread.allocate_lock(), _thread.allocate_lock()
+        self.work: Callable[[], None]
+        self.go.acquire()
+        self.back.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def _run(self) -> None:
+        while True:
+            self.go.acquire()
+            self.work()
+            self.back.release()
 
 
 class Fiber:
@@ -26,25 +46,25 @@ class Fiber:
         self.over = False
         self.context = contextvars.copy_context()
         self._work = work
-        self._go, self._back = _thread.allocate_lock(), _thread.allocate_lock()
-        self._go.acquire()
-        self._back.acquire()
+        self._stack = _Stack.idle.pop() if _Stack.idle else _Stack()
+        self._stack.work = self._run
         self._dropped = False
-        _thread.start_new_thread(self._run, ())
 
     def resume(self) -> None:
         """Go on with the call."""
         assert Fiber.current is None
         assert not self.over
         Fiber.current = self
-        self._go.release()
-        self._back.acquire()
+        self._stack.go.release()
+        self._stack.back.acquire()
         Fiber.current = None
+        if self.over:
+            _Stack.idle.append(self._stack)
 
     def park(self) -> None:
         """Wait, from within the call, for the next `resume`."""
-        self._back.release()
-        self._go.acquire()
+        self._stack.back.release()
+        self._stack.go.acquire()
         if self._dropped:
             raise Dropped
 
@@ -54,14 +74,9 @@ class Fiber:
         self.resume()
 
     def _run(self) -> None:
-        self._go.acquire()
-        try:
-            if not self._dropped:
-                self.context.run(self._work)
-        except Dropped:
-            pass
+        with contextlib.suppress(Dropped):
+            self.context.run(self._work)
         self.over = True
-        self._back.release()
 
 
 class Lock:

@@ -23,7 +23,7 @@ from random import Random
 from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
-from bftd.simulation.world.fibers import Condition, Fiber, Lock
+from bftd.simulation.world.fibers import Condition, Dropped, Fiber, Lock
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ BEGIN_S = 1_700_000_000.0
 """The wall time at which every simulated world begins, in unix seconds."""
 
 _BOOTED_S = 1000.0
-_FAULTS = (SystemExit, KeyboardInterrupt, AssertionError, AttributeError, NameError, TypeError)
+_FAULTS = (AssertionError, AttributeError, NameError, TypeError)
 """What ends the world if a call in a thread raises it: code that reports it to nobody is wrong."""
 
 _PERIOD_S = 0.002
@@ -303,13 +303,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         def call() -> None:
             try:
                 result = work(*arguments)
-            except _FAULTS as fault:
-                self._failure = self._failure or fault
-                return
-            except Exception as fault:
-                self.call_soon(told, None, fault)
-                return
-            self.call_soon(told, result, None)
+            except Dropped:
+                raise
+            except BaseException as fault:
+                if isinstance(fault, _FAULTS) or not isinstance(fault, Exception):
+                    self._failure = self._failure or fault
+                else:
+                    self.call_soon(told, None, fault)
+            else:
+                self.call_soon(told, result, None)
 
         def begin() -> None:
             if not is_unwanted():
