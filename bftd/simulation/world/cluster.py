@@ -311,12 +311,14 @@ class SimulatedCluster:
 
     def _emptied(self, pilot: PilotJob) -> None:
         """End a pilot that has no process any more when its epilog is over."""
-        epilog_s = self._loop.random.expovariate(1.0 / _EPILOG_S) + self.conditions[pilot.node].epilog_s
-        self._loop.later(epilog_s, self._heard_of_end, pilot)
+        over_s = self._loop.time() + self.conditions[pilot.node].epilog_s
+        self._loop.later(self._loop.random.expovariate(1.0 / _EPILOG_S), self._heard_of_end, pilot, over_s)
 
-    def _heard_of_end(self, pilot: PilotJob) -> None:
-        if self.conditions[pilot.node].silent and pilot.id in self.pilots:
-            self._loop.later(1.0, self._heard_of_end, pilot)
+    def _heard_of_end(self, pilot: PilotJob, over_s: float) -> None:
+        condition = self.conditions[pilot.node]
+        hangs = condition.epilog_s > 0.0 and self._loop.time() < over_s
+        if (condition.silent or hangs) and pilot.id in self.pilots:
+            self._loop.later(1.0, self._heard_of_end, pilot, over_s)
         else:
             self._soon(partial(self.over, pilot))
 

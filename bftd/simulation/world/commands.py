@@ -214,9 +214,10 @@ def _values(job: Job) -> dict[str, str]:
 def wishes(form: str, jobs: Iterable[Job]) -> str:
     """Return what `squeue --Format` prints."""
     fields = _LONG_FIELD.findall(form)
-    named = {"JobArrayID": lambda job: job.id, "MinTime": lambda job: "0:00", "ReqSwitch": lambda job: "0"}
     rows = ["".join(f"{name.upper()}{separator}" for name, separator in fields)]
-    rows += ["".join(f"{named.get(name, lambda _: 'N/A')(job)}{sep}" for name, sep in fields) for job in jobs]
+    for job in jobs:
+        values = {"JobArrayID": job.id, "MinTime": "0:00", "ReqSwitch": "0"}
+        rows.append("".join(f"{values.get(name, 'N/A')}{separator}" for name, separator in fields))
     return "\n".join([*rows, ""])
 
 

@@ -250,7 +250,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         handle = _TimerHandle(when, callback, args, self, context)
         handle.process = process
         heappush(self._scheduled, handle)  # type: ignore[attr-defined]
-        handle._scheduled = True
+        handle._scheduled = True  # type: ignore[attr-defined]
         return handle
 
     def later(self, after_s: float, act: Callable[..., Any], *arguments: Any) -> asyncio.TimerHandle:

@@ -177,8 +177,8 @@ class Agent:
         """End a worker that is stopped."""
         process, silent_s = self._worker, message["silent_s"]
         if process is not None and process.held is not None and silent_s > FROZEN_S:
-            process.kill()
             self._send({**message, "op": "looked", "verdict": "killed", "why": "it is stopped"})
+            process.kill()
 
     def _ended(self, step: int) -> None:
         self._worker = None
