@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Protocol
 
@@ -45,6 +46,20 @@ class SlurmSite(Protocol):
         """Write a line to the world's log."""
 
 
+@dataclass
+class _Mended:
+    """A fault that is over with the block, even if the world has had enough of faults; not if the world has ended."""
+
+    mend: Callable[[], None]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not GeneratorExit:
+            self.mend()
+
+
 # -- slurmctld ---
 
 
@@ -55,10 +70,8 @@ async def _frozen(site: SlurmSite, random: Random) -> None:
         return
     site.log("fault", f"slurmctld is frozen for {for_s:.1f} s")
     site.cluster.halt(refuses=False)
-    try:
+    with _Mended(site.cluster.come_back):
         await asyncio.sleep(for_s)
-    finally:
-        site.cluster.come_back()
 
 
 async def _restart(site: SlurmSite, random: Random) -> None:
@@ -76,10 +89,8 @@ async def _ended(site: SlurmSite, for_s: float, lost_s: float, what: str) -> Non
         return
     site.log("fault", f"{what} for {for_s:.1f} s, with the last {lost_s:.1f} s lost")
     site.cluster.halt(refuses=True)
-    try:
+    with _Mended(partial(site.cluster.start_again, lost_s)):
         await asyncio.sleep(for_s)
-    finally:
-        site.cluster.start_again(lost_s)
 
 
 async def _late(site: SlurmSite, random: Random) -> None:
@@ -87,10 +98,8 @@ async def _late(site: SlurmSite, random: Random) -> None:
     late_s = 20.0 ** random.random()
     site.log("fault", f"slurmctld answers {late_s:.1f} s late")
     site.cluster.late_s = late_s
-    try:
+    with _Mended(partial(setattr, site.cluster, "late_s", 0.0)):
         await asyncio.sleep(random.expovariate(1 / 60.0))
-    finally:
-        site.cluster.late_s = 0.0
 
 
 async def _mangled(site: SlurmSite, random: Random) -> None:
@@ -102,10 +111,8 @@ async def _mangled(site: SlurmSite, random: Random) -> None:
         return mangled(text, random) if random.random() < share else CommandResult(0, text, "")
 
     site.cluster.mangle = mangle
-    try:
+    with _Mended(partial(setattr, site.cluster, "mangle", None)):
         await asyncio.sleep(random.expovariate(1 / 20.0))
-    finally:
-        site.cluster.mangle = None
 
 
 def mangled(text: str, random: Random) -> CommandResult:
@@ -155,15 +162,11 @@ async def _driver_requeue(site: SlurmSite, random: Random) -> None:
 # -- nodes ---
 
 
-@contextmanager
-def _condition(site: SlurmSite, node: str, what: str, **changes: Any) -> Iterator[None]:
+def _condition(site: SlurmSite, node: str, what: str, **changes: Any) -> _Mended:
     before = {name: getattr(NodeCondition(), name) for name in changes}
     site.log("fault", f"{node} {what}")
     site.cluster.set_condition(node, **changes)
-    try:
-        yield
-    finally:
-        site.cluster.set_condition(node, **before)
+    return _Mended(partial(site.cluster.set_condition, node, **before))
 
 
 async def _completing(site: SlurmSite, random: Random) -> None:
@@ -205,7 +208,7 @@ async def _unheard(site: SlurmSite, random: Random, node: str, what: str, for_s:
     site.log("fault", f"{node} {what} for {for_s:.1f} s")
     cluster.set_condition(node, silent=True)
     noticed_s = random.uniform(0.0, _PINGS_S)
-    try:
+    with _Mended(partial(cluster.return_node, node)):
         await asyncio.sleep(min(for_s, noticed_s))
         cluster.set_condition(node, noticed=for_s > noticed_s)
         if for_s > _DOWN_S + noticed_s:
@@ -215,8 +218,6 @@ async def _unheard(site: SlurmSite, random: Random, node: str, what: str, for_s:
             await asyncio.sleep(for_s - _DOWN_S - noticed_s)
         else:
             await asyncio.sleep(max(0.0, for_s - noticed_s))
-    finally:
-        cluster.return_node(node)
 
 
 async def _reboot(site: SlurmSite, random: Random) -> None:
@@ -229,12 +230,14 @@ async def _reboot(site: SlurmSite, random: Random) -> None:
     for pilot in [one for one in cluster.pilots.values() if one.node == node]:
         if pilot.step is not None:
             pilot.step.kill()
-    try:
-        await _unheard(site, random, node, "is gone", random.uniform(60.0, 600.0))
-    finally:
+
+    def boot() -> None:
         cluster.fail_node(node)  # Slurm sees that it has booted
         cluster.return_node(node)
         site.network.cuts.discard(cut)
+
+    with _Mended(boot):
+        await _unheard(site, random, node, "is gone", random.uniform(60.0, 600.0))
 
 
 # -- processes ---
@@ -247,10 +250,8 @@ def _stopped(kind: str, mean_s: float) -> Callable[[SlurmSite, Random], Awaitabl
             process = random.choice(processes)
             site.log("fault", f"{process.name} is stopped for {for_s:.1f} s")
             process.stop()
-            try:
+            with _Mended(process.go_on):
                 await asyncio.sleep(for_s)
-            finally:
-                process.go_on()
 
     return stop
 

@@ -220,7 +220,7 @@ class _World:
 
     async def restart_driver(self, random: Random, after_s: float) -> None:
         """See faults.Site."""
-        alive = [order for order in self._orders if self._drivers[order.job_id].outcome is None]
+        alive = self._with_driver()
         if not alive:
             return
         order = random.choice(alive)
@@ -230,9 +230,13 @@ class _World:
         await asyncio.sleep(after_s)
         self._start_driver(order)
 
+    def _with_driver(self) -> list[TrainerOrder]:
+        alive = {id_ for id_, driver in self._drivers.items() if not driver.process.dead}
+        return [order for order in self._orders if order.job_id in alive]
+
     async def cancel_driver(self, random: Random, requeue_after_s: float | None) -> None:
         """See faults.SlurmSite."""
-        alive = [order for order in self._orders if (one := self._drivers.get(order.job_id)) and one.outcome is None]
+        alive = self._with_driver()
         if not alive:
             return
         order = random.choice(alive)
