@@ -1,4 +1,4 @@
-"""Slurm in the simulated world: the simulated slurmctld with the pilots, their steps, and the nodes' condition.
+"""Slurm in the simulated world: a simulated slurmctld with pilots, their steps, and nodes in any condition.
 
 The scheduler, backfill and preemption are `bftd.simulation.slurm`; `commands` is how users' processes reach it.
 """
@@ -7,25 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from heapq import heapify
+from functools import partial
 from math import inf
 from random import Random
 from typing import Any
 
 from bftd.pool.backfill.model import union
-from bftd.simulation.slurm.controller import Controller
-from bftd.simulation.slurm.lines import WaitingJob
-from bftd.simulation.slurm.model import SimulatedJob, SimulatedSite
+from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.slurm.nodes import bits
 from bftd.simulation.world.loop import Process, SimulatedLoop
-from slurm_plugin.read.client import CommandResult
-from slurm_plugin.read.types import Job, Node, Partition
-
-REGULAR, HARVESTED, SERVICE = "batch", "elastic", "service"
-LOGIN = "login1"
-"""The node of the partition `service`, on which the drivers run as jobs."""
+from bftd.simulation.world.slurmctld import ClusterView, PilotJob, Request
 
 _KILL_WAIT_S = 30.0
 _EPILOG_S = 0.03
@@ -34,134 +25,23 @@ _STARTED_S = 0.15
 _FIRST_PILOT = 5_000_001
 
 
-@dataclass(eq=False)
-class PilotJob:
-    """A pilot as Slurm has it; `step` is the agent, the process that Slurm's notice goes to."""
-
-    id: str
-    node: str
-    user: str
-    comment: str
-    name: str
-    began_s: float
-    limit_s: float
-    step: Process | None = None
-    worker: Process | None = None
-    notice: Callable[[], None] = lambda: None
-    ending: bool = False
-
-
-@dataclass
-class NodeCondition:
-    """What a node is like beside its jobs.
-
-    `unheard`: it has not answered a slurmctld that has just started. `silent`: its slurmd does not answer, which Slurm
-    shows once it is `noticed`; then it is `down`. `drained` is the reason. An `outsider` is not in the harvested
-    partition. Jobs that end there are COMPLETING for `epilog_s`. Slurm starts nothing on a `held` node.
-    """
-
-    unheard: bool = False
-    silent: bool = False
-    noticed: bool = False
-    down: bool = False
-    drained: str = ""
-    outsider: bool = False
-    held: bool = False
-    epilog_s: float = 0.0
-
-
-@dataclass
-class Request:
-    """What a process asks of slurmctld; nobody has `heard` the answer to a command that has given up."""
-
-    carry_out: Callable[[], None]
-    heard: bool = True
-
-    def give_up(self) -> None:
-        """Wait no more for the answer."""
-        self.heard = False
-
-
-class _Slurmctld(Controller):
-    """The simulated slurmctld, whose pilots leave when their processes have ended, not after a drawn time."""
-
-    def leave(self, mask: int, within_s: float) -> None:
-        """Ask the pilots of some nodes to leave."""
-        mask &= self.pilots
-        self.pilots &= ~mask
-        self.leaving |= mask
-        self.left(mask)
-        self._tell()
-
-    def release(self, mask: int) -> None:
-        """Note that the pilots of some nodes are over."""
-        self.pilots &= ~mask
-        self.leaving |= mask
-        self.at(self.now_s + self.drawn(self.site.delays.idle_s), self._gone, mask)
-
-    def at(self, time_s: float, act: Callable[[Any], None], what: Any = None) -> None:
-        """Do something at a time, and have the world wake for it."""
-        super().at(time_s, act, what)
-        self.due()
-
-    due: Callable[[], None] = staticmethod(lambda: None)
-
-    def catch_up(self, now_s: float) -> None:
-        """Have what was due while nothing was done be due now, in its order."""
-        late = sorted(event for event in self._events if event[0] < now_s)
-        self._events = [event for event in self._events if event[0] >= now_s]
-        heapify(self._events)
-        for place, (time_s, _, act, what) in enumerate(late):
-            at_s = now_s + 1e-3 * (1 + place)
-            if isinstance(what, WaitingJob) and what.run.end_s == time_s:
-                what.run.end_s = at_s
-            super().at(at_s, act, what)
-
-    def forget_plans(self) -> None:
-        """Forget the planned starts and when backfill has worked."""
-        self.cycled_s = None
-        for line in self.queue:
-            line.planned(None, 0)
-        self.news = True
-
-    def forget_start(self, line: WaitingJob) -> None:
-        """Have a job wait again whose start is not known any more."""
-        self._release(line)
-        line.run.nodes, line.run.by = 0, ""
-        line.run.start_s = line.run.first_line_s = line.run.end_s = inf
-        self._queue_up(line)
-
-    def fail(self, line: WaitingJob) -> None:
-        """End a job whose node has failed, or have it wait again."""
-        self._fail(line)
-
-
-class SimulatedCluster:
+class SimulatedCluster(ClusterView):
     """One cluster with its regular jobs; `log` takes a line for each start and end.
 
     A slurmctld that is `away` hears no command and still schedules; one that is `halted` does nothing at all, and one
-    that `refuses` is not even there. Its answers come `late_s` late on average, and `mangle` changes them.
+    that `refuses` is not even there. Its answers come `late_s` late on average.
     """
 
     def __init__(
         self, loop: SimulatedLoop, nodes: int, jobs: Sequence[SimulatedJob], log: Callable[[str], None]
     ) -> None:
+        super().__init__(loop, nodes, jobs)
         self.away = self.halted = self.refuses = False
         self.late_s = 0.0
-        self.mangle: Callable[[str], CommandResult] | None = None
         self.changes = 0
         self.restarted_s = loop.wall() - 1.0
-        self.pilots: dict[str, PilotJob] = {}
-        self.drivers: dict[str, str] = {}
-        """The users of the drivers' jobs, by job id."""
-        self._loop = loop
         self._log = log
-        site = SimulatedSite.of(nodes)
-        self._controller = _Slurmctld(site, jobs, loop.random.getrandbits(32))
         self._controller.left = self._preempted
-        self._names = site.numbering.names
-        self._bit = site.numbering.bit
-        self.conditions = {name: NodeCondition() for name in self._names}
         self._next_id = _FIRST_PILOT
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = inf
@@ -173,25 +53,6 @@ class SimulatedCluster:
         self._controller.due = self._arm
         if jobs:
             self._controller.begin()
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """The names of the nodes that jobs run on."""
-        return self._names
-
-    @property
-    def has_jobs(self) -> bool:
-        """Whether regular jobs run or wait."""
-        return bool(self._controller.running or self._controller.queue)
-
-    def has_job(self, node: str) -> bool:
-        """Whether a regular job runs on a node."""
-        return bool(self._controller.busy & self._bit.get(node, 0))
-
-    def regular_nodes(self) -> dict[str, str]:
-        """Return the nodes on which regular jobs run, each with its job's id."""
-        of_mask = self._controller.site.numbering.of_mask
-        return {node: one.entry.id for one in self._controller.running.values() for node in of_mask(one.run.nodes)}
 
     # -- the scheduler's events ---
 
@@ -222,22 +83,15 @@ class SimulatedCluster:
             self.changes += 1
         self._running = set(running)
 
-    def _now(self) -> _Slurmctld:
-        self._controller.now_s = self._loop.wall()
-        return self._controller
-
-    def _on(self, mask: int) -> tuple[str, ...]:
-        return self._controller.site.numbering.of_mask(mask)
-
     # -- pilots ---
 
     def allocate(self, node: str, user: str, name: str, comment: str, limit_s: float) -> PilotJob | str:
         """Give an idle node to a pilot; returns Slurm's reason if it does not."""
         controller, condition = self._now(), self.conditions.get(node)
         if condition is None or condition.outsider:
-            return "Unable to allocate resources: Requested node configuration is not available"
+            return f"Unable to allocate {node}, which is not in the partition"
         if condition.held or not controller.idle & self._bit[node]:
-            return "Unable to allocate resources: Requested nodes are busy"
+            return f"Unable to allocate {node}, which is busy"
         controller.lend(self._bit[node])
         pilot = PilotJob(str(self._next_id), node, user, comment, name, self._loop.wall(), limit_s)
         self._next_id += 1
@@ -482,112 +336,9 @@ class SimulatedCluster:
         self._arm()
         return line.entry.id
 
-    # -- what the commands show ---
-
-    @property
-    def now_s(self) -> float:
-        """slurmctld's time."""
-        return self._loop.wall()
-
-    @property
-    def cycled_s(self) -> float | None:
-        """When backfill's last cycle ended; None if it has made none."""
-        return self._controller.cycled_s
-
-    def shown(self, text: str) -> CommandResult:
-        """Return a text as a command prints it."""
-        return CommandResult(0, text, "") if self.mangle is None else self.mangle(text)
-
-    def shown_nodes(self) -> list[Node]:
-        """Return the nodes."""
-        self._now()
-        login = Node(LOGIN, "MIXED", frozenset(), (SERVICE,), (), "", {}, 64, 2**37, "", cpus_used=1)
-        return [*map(self._node, self._names), login]
-
-    def _node(self, name: str) -> Node:
-        controller, bit, condition = self._controller, self._bit[name], self.conditions[name]
-        state, flags = "IDLE", set[str]()
-        if controller.busy & bit or controller.pilots & bit:
-            state = "ALLOCATED"
-        elif (controller.leaving | controller.completing) & bit:
-            flags.add("COMPLETING")
-        if condition.noticed:
-            flags.add("NOT_RESPONDING")
-        if condition.unheard:
-            state = "UNKNOWN"
-        elif condition.down:
-            state = "DOWN"
-        if condition.drained:
-            flags.add("DRAIN")
-        reason = condition.drained or ("Not responding" if condition.down else "")
-        partitions = (REGULAR,) if condition.outsider else (REGULAR, HARVESTED)
-        return _node(name, state, frozenset(flags), partitions, reason)
-
-    def partitions(self) -> dict[str, Partition]:
-        """Return the partitions."""
-        names = self._names
-        harvested = tuple(name for name in names if not self.conditions[name].outsider)
-        return {
-            REGULAR: Partition(REGULAR, names, "UP", None, 10, True),
-            HARVESTED: Partition(HARVESTED, harvested, "UP", None, 1, True),
-            SERVICE: Partition(SERVICE, (LOGIN,), "UP", None, 10),
-        }
-
-    def pending(self) -> list[Job]:
-        """Return the jobs that wait."""
-        return [self._regular(one, "PENDING", place) for place, one in enumerate(self._now().queue)]
-
-    def jobs(self) -> list[Job]:
-        """Return the jobs that are not over."""
-        controller, login = self._now(), (LOGIN,)
-        found = [self._regular(one, "RUNNING", place) for place, one in enumerate(controller.running.values())]
-        found += self.pending()
-        found += [_job(id_, user, SERVICE, "bft-driver", login, 0.0, None) for id_, user in self.drivers.items()]
-        for pilot in self.pilots.values():
-            state = "COMPLETING" if pilot.ending else "RUNNING"
-            job = _job(pilot.id, pilot.user, HARVESTED, pilot.name, (pilot.node,), pilot.began_s, pilot.limit_s, state)
-            found.append(replace(job, comment=pilot.comment))
-        return found
-
-    def _regular(self, one: WaitingJob, state: str, place: int) -> Job:
-        job, plan_s = one.job, one.plan_s if state == "PENDING" else None
-        return Job(
-            id=one.entry.id,
-            user=job.user,
-            partition=(REGULAR,),
-            state=state,
-            name="job",
-            nodes=self._on(one.run.nodes),
-            sched_nodes=self._on(one.plan) if plan_s is not None else (),
-            start_s=one.run.start_s if state == "RUNNING" else plan_s,
-            submit_s=job.submit_s,
-            time_limit_s=job.limit_s,
-            reason="" if state == "RUNNING" else "Resources" if place == 0 else "Priority",
-            node_count=one.need.count,
-            comment="",
-            dependency="",
-            priority=1_000_000 - job.number,
-            reservation="",
-        )
-
 
 async def _served(process: Process, agent: Callable[[Process, PilotJob], Awaitable[None]], pilot: PilotJob) -> None:
     try:
         await agent(process, pilot)
     finally:
         process.kill()
-
-
-@cache
-def _node(name: str, state: str, flags: frozenset[str], partitions: tuple[str, ...], reason: str) -> Node:
-    used = 16 * (state == "ALLOCATED")
-    return Node(name, state, flags, partitions, (), "", {}, 16, 2**36, reason, cpus_used=used)
-
-
-def _job(
-    id_: str, user: str, partition: str, name: str, nodes: tuple[str, ...], began_s: float, limit_s: float | None,
-    state: str = "RUNNING",
-) -> Job:  # fmt: skip
-    return Job(
-        id_, user, (partition,), state, name, nodes, (), began_s, began_s, limit_s, "", len(nodes), "", "", 1, ""
-    )

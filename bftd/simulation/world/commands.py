@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from time import gmtime, strftime
 
-from bftd.simulation.world.cluster import Request, SimulatedCluster
+from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.loop import SimulatedLoop
+from bftd.simulation.world.slurmctld import Request
 from slurm_plugin.errors import NoAnswer
 from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.slow_settings import Background
@@ -28,7 +29,7 @@ _SUFFIXES = {"NOT_RESPONDING": "*"}
 _LETTER = re.compile(r"%([a-zA-Z])")
 _LONG_FIELD = re.compile(r"([\w-]+):0([^,]*)(?:,|$)")
 _HEADINGS = {"i": "JOBID"}
-_UNABLE = "Unable to contact slurm controller (connect failure)"
+_UNABLE = "Unable to contact slurmctld"
 
 
 class SimulatedClient(SlurmClient):
@@ -90,7 +91,7 @@ class SimulatedClient(SlurmClient):
         for id_ in (word for word in arguments if not word.startswith("--")):
             job_id = id_.partition(".")[0]
             if job_id not in self._cluster.pilots:
-                complaints.append(f"scancel: error: Kill job error on job id {id_}: Invalid job id specified\n")
+                complaints.append(f"scancel: error: Kill job error on job id {id_}: Invalid job id\n")
             elif kills:
                 self._cluster.kill_step(job_id)
             else:
@@ -122,7 +123,7 @@ class SimulatedClient(SlurmClient):
         if ids is not None:
             jobs = [job for job in jobs if job.id in ids]
             if not jobs and len(ids) == 1:
-                return CommandResult(1, "", "slurm_load_jobs error: Invalid job id specified\n")
+                return CommandResult(1, "", "slurm_load_jobs error: Invalid job id\n")
         if "user" in options:
             jobs = [job for job in jobs if job.user == self._user]
         if "name" in options:

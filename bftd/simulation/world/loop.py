@@ -32,7 +32,7 @@ BEGIN_S = 1_700_000_000.0
 
 _BOOTED_S = 1000.0
 _FAULTS = (AssertionError, AttributeError, NameError, TypeError)
-"""What ends the world if a call in a thread raises it: code that reports it to nobody is wrong."""
+"""The errors that end the world if a call in a thread raises them: the code is wrong, and may tell nobody."""
 
 _PERIOD_S = 0.002
 """A call in a thread takes this on average, beside what it waits for."""
@@ -54,7 +54,7 @@ class Process:
         self.dead = False
         self.random: Random | None = None
         self.held: list[_OfProcess] | None = None
-        """What waits for a stopped process; None while it runs."""
+        """The callbacks that wait for a stopped process; None while it runs."""
         self.on_kill: list[Callable[[], None]] = []
         """The kernel's part of the end, the last first: it closes connections and files."""
         self._context = contextvars.copy_context()

@@ -9,9 +9,10 @@ from functools import partial
 from random import Random
 from typing import Any, Protocol
 
-from bftd.simulation.world.cluster import NodeCondition, SimulatedCluster
+from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.loop import Process
 from bftd.simulation.world.network import Network
+from bftd.simulation.world.slurmctld import NodeCondition
 from slurm_plugin.read.client import CommandResult
 
 _HOUR_S = 3600.0

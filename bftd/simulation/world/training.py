@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from bftd.simulation.world.cluster import PilotJob
 from bftd.simulation.world.loop import Process
+from bftd.simulation.world.slurmctld import PilotJob
 from elastic.base.timing import BEAT_S, DRIVER_LOST_S, FROZEN_S, LEAVE_S, REACH_S, REPORT_S
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.address import split_address
