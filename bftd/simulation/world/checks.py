@@ -1,17 +1,32 @@
-"""The rules that have to hold after every event of a simulated world."""
+"""The rules that have to hold after every event of a simulated world, and at its end; `rules` has them one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
-from bftd.core.invariants import InvalidState, validate_state
 from bftd.core.model.domain import State
+from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.programs import TrainerOrder
-from bftd.simulation.world.training import BATCH
+from bftd.simulation.world.loop import SimulatedLoop
+from bftd.simulation.world.network import Network
+from bftd.simulation.world.programs import SimulatedDaemon, SimulatedDriver, TrainerOrder
+from bftd.simulation.world.rules import bounds, ends
+from bftd.simulation.world.rules.ends import Ended
+from bftd.simulation.world.rules.pilots import PilotRules
+from bftd.simulation.world.rules.state import StateRules
+from bftd.simulation.world.scripts import BATCH
+from bftd.simulation.world.slurm_faults import SLURM_KINDS
+from elastic.options.elastic_option import ElasticSpec
 
-_SEEN_WITHIN_S = 10.0
 _OWN_FAULT = "please report it"
+_HOUR_S = 3600.0
+_LATE = frozenset({"slow", "cut", "reset", "slurmctld", "driver", *SLURM_KINDS})
+"""With these kinds of faults a sound node may come too late, and be blamed for it."""
+
+
+_CRASHES = frozenset({"worker", "agent", "stopworker", "stopagent", "reboot"})
+"""With these kinds of faults workers end that would not."""
 
 
 class Violation(AssertionError):
@@ -19,20 +34,45 @@ class Violation(AssertionError):
 
 
 class Checks:
-    """The rules, looked at where something has changed since the last event."""
+    """The rules, looked at where something has changed since the last event.
 
-    def __init__(self, cluster: SimulatedCluster, orders: Sequence[TrainerOrder]) -> None:
+    `counted` has the steps and samples that the daemon counts for each trainer, or did until it forgot it.
+    """
+
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        network: Network,
+        cluster: SimulatedCluster,
+        orders: Sequence[TrainerOrder],
+        drivers: Mapping[str, SimulatedDriver],
+        daemon: Callable[[], SimulatedDaemon | None],
+        struck: Sequence[str],
+    ) -> None:
+        """`drivers` are the present ones by trainer, `struck` the kinds of the faults so far."""
+        self.counted: dict[str, tuple[int, float]] = {}
+        self.cancelled: set[str] = set()
+        """The trainers that their users have cancelled: they need not come to their end."""
+
+        self._loop = loop
+        self._network = network
         self._cluster = cluster
+        self._orders = orders
         self._trainings = {order.job_id: order.training for order in orders}
+        self._drivers = drivers
+        self._daemon = daemon
+        self._struck = struck
+        self._known_struck = 0
+        self._began_s = loop.time()
+        self._state_rules = StateRules()
+        users = {order.job_id: str(order.uid) for order in orders}
+        self._pilot_rules = PilotRules(cluster, users, drivers, self._calm)
         self._changes = -1
         self._state: State | None = None
-        self._overdue: dict[str, float] = {}
-        self._looked_s = 0.0
-        self.counted: dict[str, tuple[int, float]] = {}
-        """The steps and samples that the daemon counts for each trainer, or did until it forgot it."""
-        self.told_of: set[str] = set()
-        """The trainers whose ends their drivers have told the daemon."""
-
+        self._service: Service | None = None
+        self._blind_since_s: float | None = None
+        self._groups = 0
+        self._next_s = self._next_hour_s = 0.0
         self._fault = ""
 
     def heard(self, line: str) -> None:
@@ -40,55 +80,118 @@ class Checks:
         if _OWN_FAULT in line:
             self._fault = line
 
-    def look(self, state: State | None) -> None:
+    def look(self) -> None:
         """Raise Violation for a rule that does not hold in the daemon's state, or on the cluster."""
+        now_s = self._loop.time()
+        daemon = self._daemon()
+        service = daemon.service if daemon is not None else None
+        state = service.core if service is not None else None
         if self._fault:
             raise Violation(self._fault)
+        if state is not None and state is not self._state:
+            assert daemon is not None
+            anew = service is not self._service and self._service is not None
+            self._state, self._service = state, service
+            _raise(self._state_rules.broken(state, daemon.seen, self._blind_s(now_s), anew=anew))
+            self._look_at_counts(state)
         if self._cluster.changes != self._changes:
             self._changes = self._cluster.changes
-            self._look_at_cluster()
-        if state is not None and state is not self._state:
-            self._state = state
-            self._look_at_state(state)
-            self._look_at_leases(state)
+            _raise(self._pilot_rules.changed(self._state_rules.granted, now_s))
+        if now_s >= self._next_s:
+            self._next_s = now_s + 1.0
+            self._look_now_and_then(state, now_s)
 
-    def _look_at_cluster(self) -> None:
-        cluster, owners = self._cluster, dict[str, str]()
-        for pilot in cluster.pilots.values():
-            if cluster.has_job(pilot.node):
-                job = cluster.regular_nodes()[pilot.node]
-                raise Violation(f"S1: pilot {pilot.id} and job {job} are on {pilot.node} together")
-            if pilot.node in owners:
-                raise Violation(f"S4: pilots {owners[pilot.node]} and {pilot.id} are on {pilot.node} together")
-            owners[pilot.node] = pilot.id
+    def _look_now_and_then(self, state: State | None, now_s: float) -> None:
+        blind = state is None or not self._sees() or not state.pool.seen
+        _raise(self._pilot_rules.lasting(state, blind, now_s))
+        for order in self._orders:
+            _raise(f"{text}, trainer {order.job_id}" for text in order.training.wrong)
+        self._look_at_groups()
+        if now_s >= self._next_hour_s:
+            self._next_hour_s = now_s + _HOUR_S
+            kept: dict[str, object] = {f"driver {id_}": driver.trainer for id_, driver in self._drivers.items()}
+            if self._service is not None:
+                kept["bftd"] = self._service
+            _raise(bounds.broken(kept, len(self._cluster.nodes), len(self._orders)))
 
-    def _look_at_state(self, state: State) -> None:
-        try:
-            validate_state(state)
-        except InvalidState as error:
-            raise Violation(str(error)) from None
+    def _blind_s(self, now_s: float) -> float:
+        """Return for how long Slurm has answered nothing."""
+        if not self._cluster.is_away:
+            self._blind_since_s = None
+            return 0.0
+        if self._blind_since_s is None:
+            self._blind_since_s = now_s
+        return now_s - self._blind_since_s
+
+    def _sees(self) -> bool:
+        """Whether a daemon sees the cluster as it is."""
+        daemon = self._daemon()
+        return daemon is not None and daemon.process.held is None and self._cluster.is_clear
+
+    def _is_stopped(self) -> bool:
+        """Whether any process of a pilot or driver is stopped."""
+        of_pilots = (process for pilot in self._cluster.pilots.values() for process in (pilot.step, pilot.worker))
+        processes = [*of_pilots, *(driver.process for driver in self._drivers.values())]
+        return any(process is not None and process.held is not None for process in processes)
+
+    def _calm(self) -> bool:
+        before, self._known_struck = self._known_struck, len(self._struck)
+        hindered = self._network.slow != 1.0 or self._network.cuts or self._is_stopped()
+        return before == self._known_struck and not hindered and self._sees() and self._cluster.is_sound
+
+    def _look_at_counts(self, state: State) -> None:
         for id_, trainer in state.trainers.items():
             training = self._trainings[id_]
             self.counted[id_] = trainer.step, trainer.samples
-            if trainer.exit_code is not None:
-                self.told_of.add(id_)
-            if trainer.step > training.highest or trainer.samples > BATCH * training.highest:
+            if trainer.step > training.saved_step or trainer.samples > BATCH * training.saved_step:
                 raise Violation(
                     f"S10: trainer {id_} counts step {trainer.step} and {trainer.samples:g} samples; its workers have "
-                    f"come to step {training.highest}, {BATCH * training.highest} samples"
+                    f"saved step {training.saved_step}, {BATCH * training.saved_step} samples"
                 )
 
-    def _look_at_leases(self, state: State) -> None:
-        """A daemon that sees the cluster knows before long that a node has a job."""
-        was_stopped = state.time_s - self._looked_s > _SEEN_WITHIN_S / 2
-        self._looked_s = state.time_s
-        if was_stopped or not self._cluster.is_clear:
-            self._overdue.clear()
-        has_job = self._cluster.has_job
-        leases = state.leases.values() if self._cluster.is_clear else ()
-        lent = {lease.id: lease.node for lease in leases if lease.live and has_job(lease.node)}
-        self._overdue = {id_: self._overdue.get(id_, state.time_s) for id_ in lent}
-        for id_, since_s in self._overdue.items():
-            if state.time_s - since_s > _SEEN_WITHIN_S:
-                job = self._cluster.regular_nodes()[lent[id_]]
-                raise Violation(f"S2: lease {id_} lives on, {_SEEN_WITHIN_S:g} s after job {job} began")
+    def _look_at_groups(self) -> None:
+        if (count := sum(len(training.groups) for training in self._trainings.values())) == self._groups:
+            return
+        self._groups = count
+        for order in self._orders:
+            sizes = ElasticSpec.parse(order.spec).allowed
+            for group in order.training.groups.values():
+                if not sizes.allows(group.world):
+                    raise Violation(f"S6: trainer {order.job_id} trains on {group.world} nodes, not {order.spec}")
+
+    # -- the end ---
+
+    def look_at_ends(self, folder: Path) -> None:
+        """Raise Violation for what must not be, some time after every trainer has ended."""
+        now_s, state, kinds = self._loop.time(), self._state, set(self._struck)
+        trainers = [self._ended(order) for order in self._orders if order.job_id not in self.cancelled]
+        if left := list(self._cluster.pilots):
+            raise Violation(f"L3: pilots {', '.join(left)} are left after the last trainer's end")
+        crashes = sum(kind in _CRASHES for kind in self._struck)
+        _raise(ends.outcomes(trainers, crashes=crashes))
+        _raise(ends.left_behind(folder, trainers))
+        _raise(bounds.files(folder, (now_s - self._began_s) / _HOUR_S, len(self._orders)))
+        if state is not None:
+            _raise(ends.counts(trainers, state, calm=not kinds, strict=kinds <= {"script", "worker", "agent"}))
+            if state.leases:
+                raise Violation(f"ends: leases {', '.join(state.leases)} are left")
+            _raise(ends.usage(folder / "ledger.sqlite", state, self._cluster.pilot_s, self._cluster.pilots_ever))
+            if not kinds & _LATE:
+                guilty = {lease for training in self._trainings.values() for lease in training.guilty}
+                _raise(ends.failures_of(state, guilty))
+        if self._network.ends:
+            raise Violation(f"orphans: {len(self._network.ends)} connections are left")
+        if not kinds & SLURM_KINDS.keys():
+            _raise(ends.delays(self._cluster.runs(), self._cluster.runs_without_pilots()))
+
+    def _ended(self, order: TrainerOrder) -> Ended:
+        driver = self._drivers.get(order.job_id)
+        outcome = driver.outcome if driver is not None else None
+        progress = driver.trainer.run.progress if driver is not None and driver.trainer is not None else None
+        step, lost = (progress.step, progress.steps_lost) if progress is not None else (0, 0)
+        return Ended(order.job_id, order.training, outcome, step, lost)
+
+
+def _raise(broken: Iterable[str]) -> None:
+    for text in broken:
+        raise Violation(text)

@@ -39,6 +39,9 @@ class SimulatedCluster(ClusterView):
         self.away = self.halted = self.refuses = False
         self.late_s = 0.0
         self.changes = 0
+        self.pilots_ever, self.pilot_s = 0, 0.0
+        """How many pilots there were, and for how many seconds they had nodes."""
+
         self.restarted_s = loop.wall() - 1.0
         self._log = log
         self._controller.left = self._preempted
@@ -97,6 +100,7 @@ class SimulatedCluster(ClusterView):
         self._next_id += 1
         self.pilots[pilot.id] = pilot
         self.changes += 1
+        self.pilots_ever += 1
         self._log(f"pilot {pilot.id} of {user} starts on {node} ({comment})")
         self._loop.later(limit_s, self._time_out, pilot)
         return pilot
@@ -181,7 +185,10 @@ class SimulatedCluster(ClusterView):
         if self.pilots.pop(pilot.id, None) is None:
             return
         self.changes += 1
+        self.pilot_s += self._loop.wall() - pilot.began_s
         self._log(f"pilot {pilot.id} has left {pilot.node}")
+        if pilot not in self._strangers:
+            pilot.over.set()
         self._now().release(self._bit[pilot.node])
 
     def cancel(self, job_id: str) -> None:
@@ -212,6 +219,10 @@ class SimulatedCluster(ClusterView):
     def is_away(self) -> bool:
         """Whether no command is answered."""
         return self.away or self.halted
+
+    def may_leave(self, pilot: PilotJob) -> bool:
+        """Whether a pilot that is to end can leave its node, as far as Slurm is concerned."""
+        return not (self.halted or self._is_unreachable(pilot.node) or self.conditions[pilot.node].epilog_s)
 
     @property
     def is_clear(self) -> bool:
@@ -268,6 +279,7 @@ class SimulatedCluster(ClusterView):
         for pilot in [one for one in self.pilots.values() if saved_s < one.began_s]:
             self._log(f"pilot {pilot.id} on {pilot.node} is not known any more")
             del self.pilots[pilot.id]
+            self.pilot_s += self._loop.wall() - pilot.began_s
             controller.pilots &= ~self._bit[pilot.node]
             self._strangers.append(pilot)
         self.changes += 1
@@ -287,6 +299,7 @@ class SimulatedCluster(ClusterView):
         strangers = [one for one in self._strangers if one.node == node]
         self._strangers = [one for one in self._strangers if one.node != node]
         for pilot in strangers:
+            pilot.over.set()
             if pilot.step is not None:
                 pilot.step.kill()
 

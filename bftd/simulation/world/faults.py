@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
+from unittest import mock
 
+import milp
 from bftd.simulation.world.slurm_faults import SLURM_KINDS, SlurmSite
 
 _SLOWEST = 3000.0
@@ -45,6 +48,12 @@ class Site(SlurmSite, Protocol):
 
     def kill_worker(self, random: Random) -> None:
         """Kill a worker."""
+
+    async def break_solver(self, for_s: float, random: Random) -> None:
+        """Have the solver raise, or return plans that are none."""
+
+    def break_script(self, random: Random) -> None:
+        """Have a script fail at one of its next steps, once or each time."""
 
 
 async def _daemon(site: Site, random: Random) -> None:
@@ -85,6 +94,14 @@ async def _worker(site: Site, random: Random) -> None:
     site.kill_worker(random)
 
 
+async def _script(site: Site, random: Random) -> None:
+    site.break_script(random)
+
+
+async def _solver(site: Site, random: Random) -> None:
+    await site.break_solver(random.expovariate(1 / 60.0), random)
+
+
 KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
     "daemon": _daemon,
     "driver": _driver,
@@ -95,6 +112,8 @@ KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
     "agent": _agent,
     "worker": _worker,
     **SLURM_KINDS,
+    "script": _script,
+    "solver": _solver,
 }
 """The kinds of faults by name."""
 
@@ -107,6 +126,22 @@ def drawn(kinds: Iterable[str], apart_s: float, until_s: float, seed: str) -> tu
         while (at_s := at_s + random.expovariate(1 / apart_s)) < until_s:
             found.append(Fault(round(at_s, 3), kind, random.getrandbits(32)))
     return tuple(sorted(found))
+
+
+@contextlib.contextmanager
+def broken_solver(random: Random) -> Iterator[None]:
+    """Have `milp.solve` raise, or return a plan that gives every node to every trainer and is verified by nobody."""
+    solve = milp.solve
+
+    def broken(problem: milp.Problem, *arguments: Any, **more: Any) -> milp.Plan:
+        if random.random() < 0.5:
+            raise RuntimeError("the licence server is away")
+        plan = solve(problem, *arguments, **more)
+        everything = tuple(node.name for node in problem.nodes)
+        return replace(plan, assignment=dict.fromkeys(plan.assignment, everything))
+
+    with mock.patch.object(milp, "solve", broken):
+        yield
 
 
 async def strike(site: Site, faults: Sequence[Fault]) -> None:

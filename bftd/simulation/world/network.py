@@ -105,6 +105,7 @@ class Socket:
         self.address = address
         self.waiting: list[End] = []
         self.came: Callable[[], None] = lambda: None
+        self.reader: Callable[[], None] | None = None
         self.close_listening: Callable[[], None] = lambda: None
         self.family = socket.AF_UNIX if end is not None and isinstance(end.here, str) else socket.AF_INET
         self._number = next(self._numbers)
@@ -354,8 +355,13 @@ class NetworkLoop(SimulatedLoop):
         sock = Socket.known[fd]
 
         def heard() -> None:
-            self.call_soon(callback, *args)
+            self.call_soon(call)
 
+        def call() -> None:
+            if sock.reader is call:  # it was not removed since
+                callback(*args)
+
+        sock.reader = call
         if sock.end is None:
             sock.came = heard
         else:
@@ -366,7 +372,7 @@ class NetworkLoop(SimulatedLoop):
     def remove_reader(self, fd: Any) -> bool:
         """See asyncio."""
         if (sock := Socket.known.get(fd)) is not None:
-            sock.came = lambda: None
+            sock.reader, sock.came = None, lambda: None
             if sock.end is not None:
                 sock.end.heard = lambda: None
         return True

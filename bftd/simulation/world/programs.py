@@ -27,7 +27,8 @@ from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.commands import SimulatedClient
 from bftd.simulation.world.loop import Process
 from bftd.simulation.world.network import End, NetworkLoop, Socket, Transport
-from bftd.simulation.world.training import Agent, Companion, StateOfStep, Training
+from bftd.simulation.world.scripts import Training
+from bftd.simulation.world.training import Agent, Companion, StateOfStep
 from elastic.backends import KINDS
 from elastic.backends.base import TrainerServices
 from elastic.backends.torchrun.driver import TorchrunBackend
@@ -41,6 +42,7 @@ from elastic.link.authentication import Seals
 from elastic.link.wire import Message, encode
 from elastic.options.elastic_option import ElasticSpec
 from slurm_plugin.errors import SlurmError
+from slurm_plugin.read.types import Snapshot
 
 SOCKET = "/run/bftd/bftd.sock"
 HOST = "10.0.0.1"
@@ -55,6 +57,9 @@ class SimulatedDaemon:
     def __init__(self, loop: NetworkLoop, cluster: SimulatedCluster, folder: Path, config: Config) -> None:
         self.process = Process("bftd", HOST)
         self.service: Service | None = None
+        self.seen: Snapshot | None = None
+        """Its last look at Slurm."""
+
         self._loop = loop
         self._client = SimulatedClient(loop, cluster)
         self._path = folder / "ledger.sqlite"
@@ -89,6 +94,7 @@ class SimulatedDaemon:
         except SlurmError:
             service.apply(Tick(service.now()))
             return
+        self.seen = snapshot
         judge = service.observe_later(snapshot)
         take = await loop.run_in_executor(None, judge)
         take()
@@ -173,6 +179,11 @@ class SimulatedDriver:
         self._folder = folder
         self._tell = log
         self.task = self.process.start(self._run)
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is alive."""
+        return not self.process.dead and self.outcome is None
 
     def _log(self, text: str) -> None:
         if not self.process.dead:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from heapq import heapify
 from math import inf
@@ -11,7 +12,7 @@ from typing import Any
 
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.lines import WaitingJob
-from bftd.simulation.slurm.model import SimulatedJob, SimulatedSite
+from bftd.simulation.slurm.model import JobRun, SimulatedJob, SimulatedSite
 from bftd.simulation.world.loop import Process, SimulatedLoop
 from slurm_plugin.read.client import CommandResult
 from slurm_plugin.read.types import Job, Node, Partition
@@ -35,6 +36,7 @@ class PilotJob:
     step: Process | None = None
     worker: Process | None = None
     notice: Callable[[], None] = lambda: None
+    over: asyncio.Event = field(default_factory=asyncio.Event)
     ending: bool = False
 
 
@@ -55,6 +57,9 @@ class NodeCondition:
     outsider: bool = False
     held: bool = False
     epilog_s: float = 0.0
+
+
+_SOUND = NodeCondition()
 
 
 @dataclass
@@ -133,7 +138,8 @@ class ClusterView:
         """The users of the drivers' jobs, by job id."""
         self._loop = loop
         site = SimulatedSite.of(nodes)
-        self._controller = Slurmctld(site, jobs, loop.random.getrandbits(32))
+        self._seed = loop.random.getrandbits(32)
+        self._controller = Slurmctld(site, jobs, self._seed)
         self._names = site.numbering.names
         self._bit = site.numbering.bit
         self.conditions = {name: NodeCondition() for name in self._names}
@@ -142,6 +148,32 @@ class ClusterView:
     def nodes(self) -> tuple[str, ...]:
         """The names of the nodes that jobs run on."""
         return self._names
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether all nodes are fit for jobs."""
+        return all(condition == _SOUND for condition in self.conditions.values())
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any regular job waits."""
+        return bool(self._controller.queue)
+
+    def runs(self) -> list[JobRun]:
+        """Return the courses of all regular jobs, once none of this world's processes goes on."""
+        controller = self._controller
+        while controller.next_s < inf and any(run.first_line_s == inf for run in controller.runs):
+            controller.step()
+        return controller.runs
+
+    def runs_without_pilots(self) -> list[JobRun]:
+        """Return the courses that the same jobs have without any pilot."""
+        jobs = [run.job for run in self._controller.runs]
+        return Controller(self._controller.site, jobs, self._seed).run()
+
+    def idle_nodes(self) -> tuple[str, ...]:
+        """Return the nodes that are idle."""
+        return self._on(self._now().idle)
 
     @property
     def has_jobs(self) -> bool:

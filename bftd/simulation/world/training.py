@@ -1,7 +1,8 @@
 """Simulated training: agents and workers that speak the real protocol with a real driver, and only count steps.
 
 They stand in for `elastic.node` and `elastic.worker`, which fork, and block in threads. A connection proves itself and
-is sealed as theirs are. A checkpoint travels as the number of its step.
+is sealed as theirs are. A checkpoint travels as the number of its step. What a script does, and whatever it comes to,
+is in `bftd.simulation.world.scripts`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from bftd.simulation.world.loop import Process
+from bftd.simulation.world.scripts import BATCH, ScriptError, Training, content_of
 from bftd.simulation.world.slurmctld import PilotJob
-from elastic.base.timing import BEAT_S, DRIVER_LOST_S, FROZEN_S, LEAVE_S, REACH_S, REPORT_S
+from elastic.base.timing import BEAT_S, DRIVER_LOST_S, LEAVE_S, REACH_S, REPORT_S
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.address import split_address
 from elastic.link.authentication import Seal
@@ -26,54 +26,14 @@ from elastic.link.channel import SealedReader, introduce
 from elastic.link.step_barrier import QUESTIONS, StepBarrier
 from elastic.link.wire import Message, encode
 
-BATCH = 32
-"""The samples of a step, on any number of nodes."""
-
 _WARM_S = 2.0
 _FORK_S = 0.3
 _LOOK_S = 0.01
-_STATE_BYTES = 1 << 10
+_HEARD_S = 1.0
+"""A worker waits this long for the driver to have heard its error."""
 
-
-@dataclass
-class Training:
-    """One trainer's script as it really ran: what was executed, whoever counted it."""
-
-    total_steps: int
-    step_s: float
-    random: Random
-    highest: int = 0
-    executed: int = 0
-    groups: dict[tuple[str, int], Group] = field(default_factory=dict)
-
-    def group(self, driver: str, generation: int, world: int) -> Group:
-        """Return the group of workers of a generation of a driver, which its secret names."""
-        return self.groups.setdefault((driver, generation), Group(self, world))
-
-
-class Group:
-    """Workers that step together: none ends a step before all have come to it."""
-
-    def __init__(self, training: Training, world: int) -> None:
-        self._training = training
-        self._world = world
-        self._came: dict[int, int] = {}
-        self._ended: dict[int, asyncio.Event] = {}
-
-    async def step(self, number: int, step: int) -> None:
-        """Train one step, the group's `number`-th."""
-        training, ended = self._training, self._ended.setdefault(number, asyncio.Event())
-        self._came[number] = self._came.get(number, 0) + 1
-        if self._came[number] == self._world:
-
-            def end() -> None:
-                training.executed += 1
-                training.highest = max(training.highest, step)
-                ended.set()
-
-            step_s = training.step_s * training.random.uniform(0.9, 1.1)
-            asyncio.get_running_loop().call_later(step_s / self._world, end)
-        await ended.wait()
+_FROZEN_S = 15.0
+"""An agent ends a worker that is stopped once it has been silent for this long."""
 
 
 class _Link:
@@ -107,7 +67,7 @@ class Agent:
         self._secret = secret
         self._scancel = scancel
         self._link: _Link | None = None
-        self._worker: Process | None = None
+        self._worker: Worker | None = None
         self._over = asyncio.Event()
         self._cancels = False
         self._heard_s = 0.0
@@ -124,6 +84,8 @@ class Agent:
 
     def _notice(self) -> None:
         self._send({"op": "leaving", "at_s": time.time()})
+        if self._training.ends_at_notice and self._worker is not None:
+            asyncio.get_running_loop().call_later(LEAVE_S / 2, self._worker.end, 0)
         asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
 
     async def _serve(self, job: PilotJob) -> None:
@@ -156,6 +118,8 @@ class Agent:
             asyncio.get_running_loop().call_later(warm_s, self._send, {"op": "ready"})
         elif op == "beat":
             self._send(message)
+        elif op == "look":
+            self._look(message)
         elif op in ("go", "end"):
             self._cancels = self._cancels or op == "end"
             self._over.set()
@@ -164,46 +128,61 @@ class Agent:
         elif op == "join":
             self._send({"op": "join"})
         elif op == "regroup":
-            self._end_worker()
+            self._end_worker(is_stopped=True)
             self._rejoin()
         elif op == "rendezvous":
             self._end_worker()
             worker = Worker(self._training, self._pilot, self._secret, message, self._ended)
-            self._worker = job.worker = Process(f"worker {self._pilot.node}", self._pilot.node)
-            self._worker.on_kill.append(lambda: self._died(worker))
-            self._worker.start(self._work, worker, self._worker)
+            self._worker, job.worker = worker, worker.process
+            worker.process.on_kill.append(lambda: self._died(worker))
+            worker.process.start(self._work, worker)
 
     def _look(self, message: Message) -> None:
-        """End a worker that is stopped."""
-        process, silent_s = self._worker, message["silent_s"]
-        if process is not None and process.held is not None and silent_s > FROZEN_S:
-            self._send({**message, "op": "looked", "verdict": "killed", "why": "it is stopped"})
-            process.kill()
+        """Look at a silent worker, and end it if it is stopped."""
+        silent_s = float(message["silent_s"])
+        if (
+            self._worker is not None
+            and (self._worker.stopped or self._worker.process.held is not None)
+            and silent_s >= _FROZEN_S
+        ):
+            about = {"verdict": "killed", "silent_s": silent_s, "why": "it is stopped"}
+            self._send({"op": "looked", "pid": message["pid"], **about})
+            self._worker.process.kill()
 
-    def _ended(self, step: int) -> None:
-        self._worker = None
-        self._send({"op": "done", "step": step})
+    def _ended(self, worker: Worker, rc: int) -> None:
+        """Report a worker that has ended by itself."""
+        if worker is self._worker:
+            self._worker = None
+            if rc == 0:
+                self._send({"op": "done", "step": worker.step})
+            else:
+                self._exited(worker, rc)
+        worker.process.kill()
 
-    async def _work(self, worker: Worker, process: Process) -> None:
+    async def _work(self, worker: Worker) -> None:
         with contextlib.suppress(OSError):
             await worker.run()
-        process.kill()  # it has come to its end before, or has lost its link to the driver
+        worker.process.kill()  # it has come to its end before, or has lost its link to the driver
 
     def _died(self, worker: Worker) -> None:
         """Report a worker that was killed by others than this agent."""
-        if self._worker is not None:
+        if worker is self._worker:
             self._worker = None
-            step = {"op": "exit", "local_rank": 0, "rc": -9, "step": worker.step, "at_s": time.time()}
-            self._process.run(self._send, step)
-            self._process.run(self._rejoin)
+            self._exited(worker, -9)
+
+    def _exited(self, worker: Worker, rc: int) -> None:
+        exit_ = {"op": "exit", "local_rank": 0, "rc": rc, "step": worker.step, "at_s": time.time()}
+        self._process.run(self._send, exit_)
+        self._process.run(self._rejoin)
 
     def _rejoin(self) -> None:
         asyncio.get_running_loop().call_later(0.05, self._send, {"op": "join"})
 
-    def _end_worker(self) -> None:
+    def _end_worker(self, *, is_stopped: bool = False) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.kill()
+            worker.leave(is_stopped=is_stopped)
+            worker.process.kill()
 
     def _send(self, message: Message) -> None:
         if self._link is not None:
@@ -214,15 +193,22 @@ class Worker:
     """A worker of torchrun's: `elastic.load`, and then `elastic.step` once a step; saves when bftd asks for it."""
 
     def __init__(
-        self, training: Training, pilot: Pilot, secret: str, about: Message, ended: Callable[[int], None]
+        self, training: Training, pilot: Pilot, secret: str, about: Message, ended: Callable[[Worker, int], None]
     ) -> None:
+        self.process = Process(f"worker {pilot.node}", pilot.node)
+        self.step = -1
+        self.stopped = False
+        """Whether it does nothing any more, as after SIGSTOP."""
+
         self._training = training
         self._pilot = pilot
         self._secret = secret
         self._rank, self._world = int(about["first_rank"]), int(about["world"])
         self._generation = int(about["generation"])
+        self._group = training.group(secret, self._generation, self._world)
+        self.process.on_kill.append(lambda: self._group.left(self._rank))
         self._ended = ended
-        self.step = -1
+        self._heard = asyncio.Event()
         self._barrier = StepBarrier()
         self._hello: Message = {
             "role": "worker",
@@ -246,19 +232,32 @@ class Worker:
         listening = asyncio.create_task(self._listen())
         await asyncio.wait({training, listening}, return_when=asyncio.FIRST_COMPLETED)
         if training.done():
-            training.result()
-            link.writer.close()
-            self._ended(self._training.total_steps)
+            error, rc = training.exception(), 0
+            if isinstance(error, ScriptError):
+                rc = 1
+                link.send({"op": "error", "text": str(error)})
+                await asyncio.wait({asyncio.create_task(self._heard.wait()), listening}, timeout=_HEARD_S)
+            elif error is not None:
+                raise error
+            self.end(rc)
+
+    def leave(self, *, is_stopped: bool) -> None:
+        """Note that the worker leaves its group."""
+        self._group.left(self._rank, is_stopped=is_stopped)
+
+    def end(self, rc: int) -> None:
+        """End by itself."""
+        self._ended(self, rc)
 
     async def _load_and_train(self) -> None:
         self._link.send({"op": "fetch"})
         fetched = await self._fetched
-        step = 0 if fetched.get("none") else int(fetched["step"])
+        step = self._training.loaded(fetched)
         self._barrier.by_clock = True
         await self._train(step)
 
     async def _train(self, step: int) -> None:
-        group, loop = self._training.group(self._secret, self._generation, self._world), asyncio.get_running_loop()
+        group, loop = self._group, asyncio.get_running_loop()
         reported_s, number, total = loop.time(), 0, self._training.total_steps
         while step < total:
             step, number = step + 1, number + 1
@@ -268,26 +267,43 @@ class Worker:
             while self._barrier.is_undecided(step):
                 await asyncio.sleep(_LOOK_S)
             request = self._barrier.passed(step, loop.time())
+            group.saves(step, request is not None)
             if number == 1 or (self._rank == 0 and loop.time() - reported_s >= REPORT_S):
                 reported_s = loop.time()
                 self._report(step, first=number == 1)
             if request is not None:
                 await self._save(step, pause=request.pause)
+            if fault := self._training.fault_of(self._rank, self._world, step):
+                await self._fail(fault)
         if self._rank == 0:
             self._saved = total
+            self._training.saves(total)
             await self._upload()
             self._report(total, first=False)
+        group.ended_well(self._rank)
+
+    async def _fail(self, how: str) -> None:
+        self._training.fails(self._pilot.lease)
+        if how == "killed":
+            self.process.kill()
+        elif how == "early":
+            self.end(0)
+        elif how == "stopped":
+            self.stopped = True
+            await asyncio.Event().wait()
+        raise ScriptError("ValueError: a batch of another shape")
 
     async def _save(self, step: int, *, pause: bool) -> None:
         if self._rank == 0:
             self._saved = step
+            self._training.saves(step)
             if pause:
                 self._report(step, first=False)
-            await self._upload()
+                await self._upload()
+                self._link.send({"op": "paused"})
+                await asyncio.Event().wait()
+            self._ship = asyncio.create_task(self._upload())
         self._barrier.saved(asyncio.get_running_loop().time())
-        if pause:
-            self._link.send({"op": "paused"})
-            await asyncio.Event().wait()
 
     def _report(self, step: int, *, first: bool) -> None:
         message: Message = {
@@ -310,8 +326,12 @@ class Worker:
     async def _listen(self) -> None:
         while (message := await self._link.reader.receive()) is not None:
             op = message["op"]
+            if self.stopped:
+                continue
             if op == "ping":
                 self._link.send({"op": "pong"})
+            elif op == "heard":
+                self._heard.set()
             elif op == "ship":
                 self._ship = asyncio.create_task(self._shipped())
             elif op in QUESTIONS:
@@ -334,13 +354,14 @@ class Worker:
                 link = await _Link.connect(self._pilot, self._secret, {**self._hello, **what})
                 if link is not None and await link.reader.receive() is not None:
                     self._kept = step
+                    self._training.kept(step)
 
 
 class StateOfStep:
     """The content of a checkpoint, as the store receives it."""
 
     def __init__(self, step: int) -> None:
-        self._data = step.to_bytes(8, "big") * (_STATE_BYTES // 8)
+        self._data = content_of(step)
         self.size_bytes = 0
         self.digest = ""
 

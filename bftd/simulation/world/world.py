@@ -19,15 +19,14 @@ from pathlib import Path
 from random import Random
 
 from bftd.config.keys import Config
-from bftd.core.model.domain import State
 from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.world.checks import Checks, Violation
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.faults import Fault, drawn, strike
+from bftd.simulation.world.faults import Fault, broken_solver, drawn, strike
 from bftd.simulation.world.loop import BEGIN_S, Process, simulated
 from bftd.simulation.world.network import NetworkLoop
 from bftd.simulation.world.programs import HOST, SimulatedDaemon, SimulatedDriver, TrainerOrder
-from bftd.simulation.world.training import BATCH, Training
+from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.workloads import WORKLOADS
 
 _MEMORY = "/dev/shm"
@@ -161,7 +160,6 @@ class _World:
         self.host = HOST
         self._orders = [self._order(number) for number in range(settings.trainers)]
         self._drivers: dict[str, SimulatedDriver] = {}
-        self._cancelled: set[str] = set()
         self._daemon: SimulatedDaemon | None = None
         self._cluster: SimulatedCluster
 
@@ -171,7 +169,8 @@ class _World:
         self._cluster = SimulatedCluster(
             loop, settings.nodes, settings.all_jobs(), lambda text: self.log("slurm", text)
         )
-        self._checks = Checks(self._cluster, self._orders)
+        daemon, drivers = (lambda: self._daemon), self._drivers
+        self._checks = Checks(loop, self.network, self._cluster, self._orders, drivers, daemon, self.struck)
         loop.after_event = self._look
         self._start_daemon()
         for order in self._orders:
@@ -189,10 +188,11 @@ class _World:
                 raise Violation(f"trainers {', '.join(left)} have not ended {_END_WITHIN_S:.0f} s after the last job")
             await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(_GONE_WITHIN_S)
-        self._look_at_ends()
+        self._log_ends()
+        self._checks.look_at_ends(self._folder)
 
     def _look(self) -> None:
-        self._checks.look(self._core)
+        self._checks.look()
         if not self._loop.events % _EVENTS_BETWEEN and self._enough():
             raise Stopped
 
@@ -243,7 +243,7 @@ class _World:
         driver = self._drivers[order.job_id]
         self.log("fault", f"driver {order.job_id} is cancelled{' and requeued' if requeue_after_s is not None else ''}")
         if requeue_after_s is None:
-            self._cancelled.add(order.job_id)
+            self._checks.cancelled.add(order.job_id)
         else:
             del self._drivers[order.job_id]
         driver.process.go_on()
@@ -305,6 +305,19 @@ class _World:
         """See faults.Site."""
         return self._cluster
 
+    async def break_solver(self, for_s: float, random: Random) -> None:
+        """See faults.Site."""
+        self.log("fault", f"the solver fails for {for_s:.1f} s")
+        with broken_solver(random):
+            await asyncio.sleep(for_s)
+
+    def break_script(self, random: Random) -> None:
+        """See faults.Site."""
+        running = [order for order in self._orders if order.training.can_fail]
+        if running:
+            order = random.choice(running)
+            self.log("fault", f"the script of {order.job_id} gets a fault: {order.training.give_fault(random)}")
+
     def _kill_one(self, random: Random, processes: Sequence[Process]) -> None:
         if processes:
             process = random.choice(processes)
@@ -321,11 +334,6 @@ class _World:
     def _outcome(self, order: TrainerOrder) -> tuple[int, str] | None:
         driver = self._drivers.get(order.job_id)
         return None if driver is None else driver.outcome
-
-    @property
-    def _core(self) -> State | None:
-        service = self._daemon.service if self._daemon is not None else None
-        return None if service is None else service.core
 
     def _start_daemon(self) -> None:
         self.log("world", "bftd starts")
@@ -353,28 +361,17 @@ class _World:
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
 
-    def _look_at_ends(self) -> None:
-        if left := list(self._cluster.pilots):
-            raise Violation(
-                f"L3: pilots {', '.join(left)} are left {_GONE_WITHIN_S:.0f} s after the last trainer's end"
-            )
+    def _log_ends(self) -> None:
         for order in self._orders:
+            training, step = order.training, self._checks.counted.get(order.job_id, (0, 0.0))[0]
             outcome = self._outcome(order)
-            step, samples = self._checks.counted.get(order.job_id, (0, 0.0))
-            training = order.training
             self.log("world", f"{order.job_id} {outcome}, {training.highest} steps in {training.executed}, {step}")
-            if order.job_id in self._cancelled:
-                continue
-            if outcome is None or outcome[0] != 0 or training.highest != training.total_steps:
-                raise Violation(f"trainer {order.job_id} ended with {outcome} at step {training.highest}")
-            missed = self.struck and order.job_id not in self._checks.told_of  # it ended while bftd did not answer
-            if (step, samples) != (training.total_steps, BATCH * training.total_steps) and not missed:
-                raise Violation(f"S10: trainer {order.job_id} counts {step} steps, {samples:g} samples")
 
     def _order(self, number: int) -> TrainerOrder:
         settings, random = self._settings, Random(f"{self._settings.seed} trainer {number}")
-        training = Training(settings.steps, settings.step_s, random)
-        spec = f"1-{random.randint(2, max(2, min(_MOST_NODES, settings.nodes)))}"
+        training = Training(settings.steps, settings.step_s, random, ends_at_notice=random.random() < 1 / 3)
+        most = random.randint(2, max(2, min(_MOST_NODES, settings.nodes)))
+        spec = f"{random.randint(1, min(2, most))}-{most}"
         return TrainerOrder(str(_FIRST_TRAINER + number), _FIRST_UID + number, spec, training)
 
 

@@ -1,0 +1,1 @@
+"""The rules that have to hold in every simulated world: each names itself where it does not."""
