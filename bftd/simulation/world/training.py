@@ -123,8 +123,6 @@ class Agent:
         elif op in ("go", "end"):
             self._cancels = self._cancels or op == "end"
             self._over.set()
-        elif op == "look":
-            self._look(message)
         elif op == "join":
             self._send({"op": "join"})
         elif op == "regroup":

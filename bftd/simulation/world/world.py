@@ -179,6 +179,7 @@ class _World:
         striking.add_done_callback(self._failed)
         await asyncio.sleep(settings.hours * _HOUR_S)
         striking.cancel()
+        await asyncio.wait({striking})  # each fault mends what it has broken
         await self._recover()
         ends_s, jobs_end_s = loop.time() + _END_WITHIN_S, loop.time() + _JOBS_END_WITHIN_S
         while left := [order.job_id for order in self._orders if self._outcome(order) is None]:
@@ -255,11 +256,14 @@ class _World:
             if pilot.user == str(order.uid) and pilot.step is not None:
                 self._loop.later(_SRUN_S, pilot.step.kill)  # its srun, a step of the driver's job, ends it
         ends_s = self._loop.time() + _KILL_WAIT_S
-        while not driver.process.dead and self._loop.time() < ends_s:
-            await asyncio.sleep(0.1)
-        if driver.outcome is None:
+        try:
+            while not driver.process.dead and self._loop.time() < ends_s:
+                await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
             driver.process.kill()
-            driver.outcome = 137, "killed"
+            raise
+        driver.process.kill()
+        driver.outcome = driver.outcome or (137, "killed")
         self._cluster.drivers.pop(order.job_id, None)
         if requeue_after_s is not None:
             await asyncio.sleep(requeue_after_s)

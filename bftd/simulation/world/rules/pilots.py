@@ -142,8 +142,8 @@ class PilotRules:
         for pilot in self._cluster.pilots.values():
             trainer, _ = comment.parse(pilot.comment) or ("", "")
             driver = self._drivers.get(trainer)
-            alone = (driver is None or not driver.runs) and pilot.step is not None and not pilot.step.dead
-            alone = alone and pilot.step.held is None
+            agent = pilot.step if pilot.step is not None and not pilot.step.dead and pilot.step.held is None else None
+            alone = (driver is None or not driver.runs) and agent is not None
             alone_s = self._lasts("alone", pilot.id, alone, now_s)
             if alone_s > _WITHOUT_DRIVER_S:
                 yield f"S3: the agent of pilot {pilot.id} lives on {alone_s:.0f} s after its driver"

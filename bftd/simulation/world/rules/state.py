@@ -44,7 +44,7 @@ class StateRules:
             for id_, lease in state.leases.items():
                 if id_ not in known:
                     yield from self._grant(state, lease, seen, blind_s)
-        if before is None or state.pool.time_s != before.pool.time_s:
+        if state.pool.seen and (before is None or state.pool.time_s != before.pool.time_s):
             yield from _overdue(state)
             yield from _alarms(state, seen)
 
