@@ -123,7 +123,7 @@ class SimulatedClient(SlurmClient):
         if ids is not None:
             jobs = [job for job in jobs if job.id in ids]
             if not jobs and len(ids) == 1:
-                return CommandResult(1, "", "slurm_load_jobs error: Invalid job id\n")
+                return CommandResult(1, "", "squeue: Invalid job id\n")
         if "user" in options:
             jobs = [job for job in jobs if job.user == self._user]
         if "name" in options:

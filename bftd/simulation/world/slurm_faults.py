@@ -124,7 +124,7 @@ def mangled(text: str, random: Random) -> CommandResult:
     if way == 0:
         return CommandResult(0, "", "")
     if way == 1:
-        return CommandResult(0, text, "slurm_load_jobs error: Zero Bytes were transmitted or received")
+        return CommandResult(0, text, "error: Zero Bytes were received")
     if way == 2:
         return CommandResult(0, text[: random.randrange(len(text) + 1)], "")
     if way == 3:  # the first line may be a heading
