@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from math import inf
 from time import gmtime, strftime
 
@@ -143,22 +144,28 @@ def _options(arguments: Iterable[str]) -> dict[str, str]:
 
 def nodes(shown: Iterable[Node]) -> str:
     """Return what `scontrol show nodes -o` prints."""
-    return "".join(map(_node, shown))
+    return "".join(
+        _node(one.name, one.state, one.flags, one.partitions, one.reason, (one.cpus, one.cpus_used, one.memory_bytes))
+        for one in shown
+    )
 
 
-def _node(node: Node) -> str:
-    state = node.state + "".join(_SUFFIXES[flag] for flag in sorted(node.flags) if flag in _SUFFIXES)
-    state = "+".join([state, *sorted(flag for flag in node.flags if flag not in _SUFFIXES)])
-    memory = node.memory_bytes >> 20
-    partitions_of = f"Partitions={','.join(node.partitions)} " if node.partitions else ""
-    reason = f" Reason={node.reason} [root@2023-11-14T22:13:20]" if node.reason else ""
+@cache
+def _node(
+    name: str, base: str, flags: frozenset[str], within: tuple[str, ...], reason: str, sizes: tuple[int, int, int]
+) -> str:
+    cpus, used, memory = sizes[0], sizes[1], sizes[2] >> 20
+    state = base + "".join(_SUFFIXES[flag] for flag in sorted(flags) if flag in _SUFFIXES)
+    state = "+".join([state, *sorted(flag for flag in flags if flag not in _SUFFIXES)])
+    partitions_of = f"Partitions={','.join(within)} " if within else ""
+    why = f" Reason={reason} [root@2023-11-14T22:13:20]" if reason else ""
     return (
-        f"NodeName={node.name} Arch=x86_64 CoresPerSocket=1 CPUAlloc={node.cpus_used} CPUEfctv={node.cpus} "
-        f"CPUTot={node.cpus} CPULoad=0.10 AvailableFeatures=(null) ActiveFeatures=(null) Gres=(null) "
-        f"NodeAddr={node.name} NodeHostName={node.name} Version={RELEASE} OS=Linux RealMemory={memory} AllocMem=0 "
-        f"FreeMem={memory} Sockets={node.cpus} Boards=1 State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A "
-        f"MCS_label=N/A {partitions_of}BootTime=1699990000 SlurmdStartTime=1699990000 "
-        f"CfgTRES=cpu={node.cpus},mem={memory}M,billing={node.cpus} AllocTRES= CapWatts=n/a CurrentWatts=0{reason}\n"
+        f"NodeName={name} Arch=x86_64 CoresPerSocket=1 CPUAlloc={used} CPUEfctv={cpus} CPUTot={cpus} CPULoad=0.10 "
+        f"AvailableFeatures=(null) ActiveFeatures=(null) Gres=(null) NodeAddr={name} NodeHostName={name} "
+        f"Version={RELEASE} OS=Linux RealMemory={memory} AllocMem=0 FreeMem={memory} Sockets={cpus} Boards=1 "
+        f"State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A {partitions_of}"
+        f"BootTime=1699990000 SlurmdStartTime=1699990000 CfgTRES=cpu={cpus},mem={memory}M,billing={cpus} AllocTRES= "
+        f"CapWatts=n/a CurrentWatts=0{why}\n"
     )
 
 
@@ -174,11 +181,9 @@ def partitions(shown: Iterable[Partition]) -> str:
 
 def queue(form: str, jobs: Iterable[Job]) -> str:
     """Return what `squeue --format` prints."""
-    rows = [_LETTER.sub(lambda match: _HEADINGS.get(match[1], match[1]), form)]
-    for job in jobs:
-        values = _values(job)
-        rows.append(_LETTER.sub(lambda match, values=values: values[match[1]], form))  # type: ignore[misc]
-    return "\n".join([*rows, ""])
+    heading = _LETTER.sub(lambda match: _HEADINGS.get(match[1], match[1]), form)
+    row = _LETTER.sub(r"{\1}", form)
+    return "\n".join([heading, *(row.format_map(_values(job)) for job in jobs), ""])
 
 
 def _values(job: Job) -> dict[str, str]:
