@@ -117,8 +117,8 @@ class SimulatedCluster(ClusterView):
         task = process.start(_served, process, agent, pilot)
         try:
             await ended.wait()
-            while self._is_unreachable(pilot.node) and not self.conditions[pilot.node].down:
-                await asyncio.sleep(1.0)  # srun waits for a node that says nothing
+            while self.conditions[pilot.node].gone and not self.conditions[pilot.node].down:
+                await asyncio.sleep(1.0)  # srun waits for a host that says nothing
         finally:
             task.cancel()
         return True

@@ -228,12 +228,14 @@ async def _reboot(site: SlurmSite, random: Random) -> None:
         return
     cut = frozenset({node, site.host})
     site.network.cuts.add(cut)
+    cluster.set_condition(node, gone=True)
     for pilot in [one for one in cluster.pilots.values() if one.node == node]:
         if pilot.step is not None:
             pilot.step.kill()
 
     def boot() -> None:
         cluster.fail_node(node)  # Slurm sees that it has booted
+        cluster.set_condition(node, gone=False)
         cluster.return_node(node)
         site.network.cuts.discard(cut)
 

@@ -45,14 +45,16 @@ class NodeCondition:
     """The condition of a node, beside its jobs.
 
     `unheard`: it has not answered a slurmctld that has just started. `silent`: its slurmd does not answer, which Slurm
-    shows once it is `noticed`; then it is `down`. `drained` is the reason. An `outsider` is not in the harvested
-    partition. Jobs that end there are COMPLETING for `epilog_s`. Slurm starts nothing on a `held` node.
+    shows once it is `noticed`; then it is `down`. Its host is `gone` without a word. `drained` is the reason. An
+    `outsider` is not in the harvested partition. Jobs that end there are COMPLETING for `epilog_s`. Slurm starts
+    nothing on a `held` node.
     """
 
     unheard: bool = False
     silent: bool = False
     noticed: bool = False
     down: bool = False
+    gone: bool = False
     drained: str = ""
     outsider: bool = False
     held: bool = False
