@@ -25,7 +25,7 @@ _LATE = frozenset({"slow", "cut", "reset", "slurmctld", "driver", *SLURM_KINDS})
 """With these kinds of faults a sound node may come too late, and be blamed for it."""
 
 
-_CRASHES = frozenset({"worker", "agent", "stopworker", "stopagent", "reboot"})
+_CRASHES = frozenset({"worker", "agent", "stopworker", "hangworker", "stopagent", "reboot"})
 """With these kinds of faults workers end that would not."""
 
 

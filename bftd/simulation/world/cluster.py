@@ -163,7 +163,8 @@ class SimulatedCluster(ClusterView):
             self._emptied(pilot)
         else:
             pilot.step.on_kill.insert(0, partial(self._emptied, pilot))
-            pilot.step.go_on()
+            if not pilot.step.clings:
+                pilot.step.go_on()
             pilot.step.run(self._loop.call_soon, pilot.notice)
             self._loop.later(_KILL_WAIT_S, pilot.step.kill)
 
@@ -175,6 +176,7 @@ class SimulatedCluster(ClusterView):
     def _heard_of_end(self, pilot: PilotJob, over_s: float) -> None:
         condition = self.conditions[pilot.node]
         hangs = condition.epilog_s > 0.0 and self._loop.time() < over_s
+        hangs |= pilot.worker is not None and not pilot.worker.dead
         if (condition.silent or hangs) and pilot.id in self.pilots:
             self._loop.later(1.0, self._heard_of_end, pilot, over_s)
         else:
@@ -222,7 +224,9 @@ class SimulatedCluster(ClusterView):
 
     def may_leave(self, pilot: PilotJob) -> bool:
         """Whether a pilot that is to end can leave its node, as far as Slurm is concerned."""
-        return not (self.halted or self._is_unreachable(pilot.node) or self.conditions[pilot.node].epilog_s)
+        clings = pilot.worker is not None and pilot.worker.clings
+        hindered = self.halted or self._is_unreachable(pilot.node) or self.conditions[pilot.node].epilog_s
+        return not (clings or hindered)
 
     @property
     def is_clear(self) -> bool:

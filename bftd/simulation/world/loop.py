@@ -51,7 +51,7 @@ class Process:
         self.name = name
         self.host = host
         self.uid = uid
-        self.dead = False
+        self.dead = self.clings = self._doomed = False
         self.random: Random | None = None
         self.held: list[_OfProcess] | None = None
         """The callbacks that wait for a stopped process; None while it runs."""
@@ -69,19 +69,25 @@ class Process:
         return self._context.copy().run(work, *arguments)
 
     def kill(self) -> None:
-        """End the process as SIGKILL does."""
-        if not self.dead:
+        """End the process as SIGKILL does; one that clings ends when it does not any more."""
+        if self.clings:
+            self._doomed = True
+        elif not self.dead:
             self.dead = True
             while self.on_kill:
                 self.on_kill.pop()()
 
-    def stop(self) -> None:
-        """Stop the process as SIGSTOP does."""
+    def stop(self, *, clings: bool = False) -> None:
+        """Stop the process as SIGSTOP does, or as a dead file server does, for which it `clings` to life."""
+        self.clings = self.clings or clings
         if self.held is None:
             self.held = []
 
     def go_on(self) -> None:
-        """Have a stopped process go on: it sees what has arrived before it sees what the time is."""
+        """Have a stopped process go on, or end: it sees what has arrived before it sees what the time is."""
+        self.clings = False
+        if self._doomed:
+            self.kill()
         held, self.held = self.held, None
         for handle in sorted(held or (), key=lambda one: not one.arrives):
             handle.go_on()

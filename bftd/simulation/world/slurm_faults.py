@@ -246,13 +246,13 @@ async def _reboot(site: SlurmSite, random: Random) -> None:
 # -- processes ---
 
 
-def _stopped(kind: str, mean_s: float) -> Callable[[SlurmSite, Random], Awaitable[None]]:
+def _stopped(kind: str, mean_s: float, *, clings: bool = False) -> Callable[[SlurmSite, Random], Awaitable[None]]:
     async def stop(site: SlurmSite, random: Random) -> None:
         processes, for_s = site.processes(kind), random.expovariate(1.0 / mean_s)
         if processes:
             process = random.choice(processes)
-            site.log("fault", f"{process.name} is stopped for {for_s:.1f} s")
-            process.stop()
+            site.log("fault", f"{process.name} {'hangs' if clings else 'is stopped'} for {for_s:.1f} s")
+            process.stop(clings=clings)
             with _Mended(process.go_on):
                 await asyncio.sleep(for_s)
 
@@ -279,5 +279,6 @@ SLURM_KINDS: Mapping[str, Callable[[SlurmSite, Random], Awaitable[None]]] = {
     "stopdriver": _stopped("driver", 10.0),
     "stopagent": _stopped("agent", 10.0),
     "stopworker": _stopped("worker", 20.0),
+    "hangworker": _stopped("worker", 40.0, clings=True),
 }
 """The kinds of faults by name."""

@@ -17,7 +17,7 @@ from typing import Any
 from bftd.simulation.world.loop import Process
 from bftd.simulation.world.scripts import BATCH, ScriptError, Training, content_of
 from bftd.simulation.world.slurmctld import PilotJob
-from elastic.base.timing import BEAT_S, DRIVER_LOST_S, LEAVE_S, REACH_S, REPORT_S
+from elastic.base.timing import BEAT_S, DRIVER_LOST_S, KILLED_S, LEAVE_S, REACH_S, REPORT_S
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.address import split_address
 from elastic.link.authentication import Seal
@@ -28,6 +28,7 @@ from elastic.link.wire import Message, encode
 
 _WARM_S = 2.0
 _FORK_S = 0.3
+_REJOIN_S = 0.05
 _LOOK_S = 0.01
 _HEARD_S = 1.0
 """A worker waits this long for the driver to have heard its error."""
@@ -69,6 +70,7 @@ class Agent:
         self._link: _Link | None = None
         self._worker: Worker | None = None
         self._over = asyncio.Event()
+        self._last: Process | None = None
         self._cancels = False
         self._heard_s = 0.0
 
@@ -174,13 +176,16 @@ class Agent:
         self._process.run(self._rejoin)
 
     def _rejoin(self) -> None:
-        asyncio.get_running_loop().call_later(0.05, self._send, {"op": "join"})
+        hangs = self._last is not None and not self._last.dead
+        after_s = KILLED_S if hangs else _REJOIN_S
+        asyncio.get_running_loop().call_later(after_s, self._send, {"op": "join"})
 
     def _end_worker(self, *, is_stopped: bool = False) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
             worker.leave(is_stopped=is_stopped)
             worker.process.kill()
+            self._last = worker.process
 
     def _send(self, message: Message) -> None:
         if self._link is not None:

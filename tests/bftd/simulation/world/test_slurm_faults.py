@@ -359,6 +359,44 @@ def test_a_stopped_process_sees_all_that_has_come_late_and_a_cancelled_timer_nev
     assert seen == ["a", "c", "end at 10"]
 
 
+def test_a_process_that_hangs_ends_only_when_it_is_let_go() -> None:
+    loop, seen = SimulatedLoop(Random(1)), list[str]()
+    process = Process("p", "n1")
+
+    async def main() -> None:
+        process.run(loop.call_later, 1.0, seen.append, "late")
+        process.stop(clings=True)
+        process.kill()
+        await asyncio.sleep(5.0)
+        assert not process.dead
+        process.go_on()
+        assert process.dead
+        await asyncio.sleep(5.0)
+
+    with simulated(loop):
+        loop.run_until_complete(main())
+        loop.shut()
+    assert seen == []
+
+
+def test_a_pilot_is_not_over_while_its_worker_hangs() -> None:
+    async def act(site: Site) -> None:
+        placed = await site.place("n1")
+        assert isinstance(placed, Placed)
+        await site.serve(placed.job_id)
+        worker = site.cluster.pilots[placed.job_id].worker = Process("worker", "n1")
+        worker.stop(clings=True)
+        worker.kill()
+        await site.call(site.client.cancel, [placed.job_id], "KILL")
+        await asyncio.sleep(30.0)
+        assert [one.state for one in (await site.look()).jobs] == ["COMPLETING"]
+        worker.go_on()
+        await asyncio.sleep(2.0)
+        assert not site.cluster.pilots
+
+    on_a_site(act)
+
+
 @pytest.mark.parametrize("kind", sorted(SLURM_KINDS))
 def test_every_trainer_ends_well_through_faults_of_one_kind(kind: str) -> None:
     small = WorldSettings(seed=4, hours=0.04, nodes=2, trainers=1, steps=16, step_s=6.0, faults=(kind,), apart_s=20.0)
