@@ -82,12 +82,12 @@ def settings_of(seed: int) -> WorldSettings:
     kinds = ((), tuple(random.sample(list(KINDS), 2)), tuple(KINDS), tuple(KINDS))[seed % 4]
     return WorldSettings(
         seed,
-        hours=random.choice((0.1, 0.2, 0.4)),
-        nodes=random.randint(2, 6),
-        trainers=random.randint(1, 4),
-        steps=random.choice((40, 80, 160)),
+        hours=random.choice((0.05, 0.1, 0.2)),
+        nodes=random.randint(2, 5),
+        trainers=random.randint(1, 3),
+        steps=random.choice((20, 40, 80)),
         faults=kinds,
-        apart_s=random.choice((60.0, 150.0, 400.0)),
+        apart_s=random.choice((20.0, 60.0, 180.0)),
     )
 
 

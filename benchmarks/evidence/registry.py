@@ -54,6 +54,7 @@ MODULES = (
     "benchmarks.twin.speed",
     "benchmarks.twin.windows",
     "benchmarks.web.page",
+    "tools.mutants",
     "tools.year",
 )
 

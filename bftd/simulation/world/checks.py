@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bftd.core.model.domain import State
+from bftd.core.model.domain import Failure, State
 from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.loop import SimulatedLoop
@@ -14,7 +14,7 @@ from bftd.simulation.world.programs import SimulatedDaemon, SimulatedDriver, Tra
 from bftd.simulation.world.rules import bounds, ends
 from bftd.simulation.world.rules.ends import Ended
 from bftd.simulation.world.rules.pilots import PilotRules
-from bftd.simulation.world.rules.state import StateRules
+from bftd.simulation.world.rules.state import StateRules, failures_of
 from bftd.simulation.world.scripts import BATCH
 from bftd.simulation.world.slurm_faults import SLURM_KINDS
 from elastic.options.elastic_option import ElasticSpec
@@ -23,10 +23,6 @@ _OWN_FAULT = "please report it"
 _HOUR_S = 3600.0
 _LATE = frozenset({"slow", "cut", "reset", "slurmctld", "driver", *SLURM_KINDS})
 """With these kinds of faults a sound node may come too late, and be blamed for it."""
-
-
-_CRASHES = frozenset({"worker", "agent", "stopworker", "hangworker", "stopagent", "reboot"})
-"""With these kinds of faults workers end that would not."""
 
 
 class Violation(AssertionError):
@@ -69,6 +65,7 @@ class Checks:
         self._pilot_rules = PilotRules(cluster, users, drivers, self._calm)
         self._changes = -1
         self._state: State | None = None
+        self._failures: Mapping[str, Sequence[Failure]] = {}
         self._service: Service | None = None
         self._blind_since_s: float | None = None
         self._groups = 0
@@ -94,6 +91,10 @@ class Checks:
             self._state, self._service = state, service
             _raise(self._state_rules.broken(state, daemon.seen, self._blind_s(now_s), anew=anew))
             self._look_at_counts(state)
+            if state.failures != self._failures and not _LATE & set(self._struck):
+                guilty = {lease for training in self._trainings.values() for lease in training.guilty}
+                _raise(failures_of(state, guilty))
+            self._failures = state.failures
         if self._cluster.changes != self._changes:
             self._changes = self._cluster.changes
             _raise(self._pilot_rules.changed(self._state_rules.granted, now_s))
@@ -109,10 +110,13 @@ class Checks:
         self._look_at_groups()
         if now_s >= self._next_hour_s:
             self._next_hour_s = now_s + _HOUR_S
-            kept: dict[str, object] = {f"driver {id_}": driver.trainer for id_, driver in self._drivers.items()}
-            if self._service is not None:
-                kept["bftd"] = self._service
-            _raise(bounds.broken(kept, len(self._cluster.nodes), len(self._orders)))
+            self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        kept: dict[str, object] = {f"driver {id_}": driver.trainer for id_, driver in self._drivers.items()}
+        if self._service is not None:
+            kept["bftd"] = self._service
+        _raise(bounds.broken(kept, len(self._cluster.nodes), len(self._orders)))
 
     def _blind_s(self, now_s: float) -> float:
         """Return for how long Slurm has answered nothing."""
@@ -165,10 +169,10 @@ class Checks:
         """Raise Violation for what must not be, some time after every trainer has ended."""
         now_s, state, kinds = self._loop.time(), self._state, set(self._struck)
         trainers = [self._ended(order) for order in self._orders if order.job_id not in self.cancelled]
+        self._look_at_memory()
         if left := list(self._cluster.pilots):
             raise Violation(f"L3: pilots {', '.join(left)} are left after the last trainer's end")
-        crashes = sum(kind in _CRASHES for kind in self._struck)
-        _raise(ends.outcomes(trainers, crashes=crashes))
+        _raise(ends.outcomes(trainers))
         _raise(ends.left_behind(folder, trainers))
         _raise(bounds.files(folder, (now_s - self._began_s) / _HOUR_S, len(self._orders)))
         if state is not None:
@@ -176,9 +180,6 @@ class Checks:
             if state.leases:
                 raise Violation(f"ends: leases {', '.join(state.leases)} are left")
             _raise(ends.usage(folder / "ledger.sqlite", state, self._cluster.pilot_s, self._cluster.pilots_ever))
-            if not kinds & _LATE:
-                guilty = {lease for training in self._trainings.values() for lease in training.guilty}
-                _raise(ends.failures_of(state, guilty))
         if self._network.ends:
             raise Violation(f"orphans: {len(self._network.ends)} connections are left")
         if not kinds & SLURM_KINDS.keys():

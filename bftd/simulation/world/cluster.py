@@ -40,7 +40,7 @@ class SimulatedCluster(ClusterView):
         self.late_s = 0.0
         self.changes = 0
         self.pilots_ever, self.pilot_s = 0, 0.0
-        """How many pilots there were, and for how many seconds they had nodes."""
+        """The number of pilots so far, and the seconds for which those that are over had nodes."""
 
         self.restarted_s = loop.wall() - 1.0
         self._log = log

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Protocol
-from unittest import mock
 
 import milp
 from bftd.simulation.world.slurm_faults import SLURM_KINDS, SlurmSite
@@ -128,20 +126,22 @@ def drawn(kinds: Iterable[str], apart_s: float, until_s: float, seed: str) -> tu
     return tuple(sorted(found))
 
 
-@contextlib.contextmanager
-def broken_solver(random: Random) -> Iterator[None]:
-    """Have `milp.solve` raise, or return a plan that gives every node to every trainer and is verified by nobody."""
-    solve = milp.solve
+class Solver:
+    """Stands before `milp.solve`. While it has a source of randomness, it raises, or returns a plan that is none."""
 
-    def broken(problem: milp.Problem, *arguments: Any, **more: Any) -> milp.Plan:
-        if random.random() < 0.5:
+    def __init__(self) -> None:
+        self.fails: Random | None = None
+        self._solve = milp.solve
+
+    def __call__(self, problem: milp.Problem, *arguments: Any, **more: Any) -> milp.Plan:
+        """See milp.solve."""
+        plan = self._solve(problem, *arguments, **more)
+        if self.fails is None:
+            return plan
+        if self.fails.random() < 0.5:
             raise RuntimeError("the licence server is away")
-        plan = solve(problem, *arguments, **more)
         everything = tuple(node.name for node in problem.nodes)
         return replace(plan, assignment=dict.fromkeys(plan.assignment, everything))
-
-    with mock.patch.object(milp, "solve", broken):
-        yield
 
 
 async def strike(site: Site, faults: Sequence[Fault]) -> None:

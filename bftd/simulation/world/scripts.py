@@ -1,4 +1,4 @@
-"""What the users' scripts do in the simulated world, and what their training truly came to, whoever counted it."""
+"""The users' scripts in the simulated world, and the true course of their training, whoever counted it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Training:
     groups: dict[tuple[str, int], Group] = field(default_factory=dict)
     faults: list[ScriptFault] = field(default_factory=list)
     guilty: dict[str, int] = field(default_factory=dict)
-    """How often workers failed by themselves, by lease."""
+    """The numbers of workers that failed by themselves, by lease."""
 
     wrong: list[str] = field(default_factory=list)
     kept_step: int = 0

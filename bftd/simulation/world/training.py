@@ -168,6 +168,7 @@ class Agent:
         """Report a worker that was killed by others than this agent."""
         if worker is self._worker:
             self._worker = None
+            self._training.fails(self._pilot.lease)
             self._exited(worker, -9)
 
     def _exited(self, worker: Worker, rc: int) -> None:
@@ -286,14 +287,14 @@ class Worker:
         group.ended_well(self._rank)
 
     async def _fail(self, how: str) -> None:
-        self._training.fails(self._pilot.lease)
         if how == "killed":
             self.process.kill()
-        elif how == "early":
-            self.end(0)
         elif how == "stopped":
             self.stopped = True
             await asyncio.Event().wait()
+        self._training.fails(self._pilot.lease)
+        if how == "early":
+            self.end(0)
         raise ScriptError("ValueError: a batch of another shape")
 
     async def _save(self, step: int, *, pause: bool) -> None:

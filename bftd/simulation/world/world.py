@@ -17,12 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
+from unittest import mock
 
+import milp
 from bftd.config.keys import Config
 from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.world.checks import Checks, Violation
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.faults import Fault, broken_solver, drawn, strike
+from bftd.simulation.world.faults import Fault, Solver, drawn, strike
 from bftd.simulation.world.loop import BEGIN_S, Process, simulated
 from bftd.simulation.world.network import NetworkLoop
 from bftd.simulation.world.programs import HOST, SimulatedDaemon, SimulatedDriver, TrainerOrder
@@ -116,9 +118,15 @@ def run(settings: WorldSettings, enough: Callable[[], bool] = lambda: False) -> 
     def log(who: str, text: str) -> None:
         result.log.append(f"{loop.wall() - BEGIN_S:012.6f} {who}: {text}")
 
+    solver = Solver()
     memory = _MEMORY if os.path.isdir(_MEMORY) else None  # nothing here has to survive this process
-    with tempfile.TemporaryDirectory(prefix="bft-world-", dir=memory) as folder, simulated(loop), _daemon_log(log):
-        world = _World(loop, settings, Path(folder), log, result.struck, enough)
+    with (
+        tempfile.TemporaryDirectory(prefix="bft-world-", dir=memory) as folder,
+        simulated(loop),
+        _daemon_log(log),
+        mock.patch.object(milp, "solve", solver),
+    ):
+        world = _World(loop, settings, Path(folder), log, result.struck, enough, solver)
         try:
             loop.run_until_complete(world.live())
         except Violation as violation:
@@ -149,8 +157,10 @@ class _World:
         log: Callable[[str, str], None],
         struck: list[str],
         enough: Callable[[], bool],
+        solver: Solver,
     ) -> None:
         self.struck = struck
+        self._solver = solver
         self._enough = enough
         self._loop = loop
         self._settings = settings
@@ -312,8 +322,11 @@ class _World:
     async def break_solver(self, for_s: float, random: Random) -> None:
         """See faults.Site."""
         self.log("fault", f"the solver fails for {for_s:.1f} s")
-        with broken_solver(random):
+        self._solver.fails = random
+        try:
             await asyncio.sleep(for_s)
+        finally:
+            self._solver.fails = None
 
     def break_script(self, random: Random) -> None:
         """See faults.Site."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 _FIRST = 2_000
 _EACH = 400
-"""What a process may keep, in items of its containers: some by itself, and for each node and trainer."""
+"""The most that a process may keep, in items of its containers: by itself, and for each node and trainer."""
 
 _BYTES_AN_HOUR = 20_000_000
 _DEEPEST = 12

@@ -1,9 +1,9 @@
-"""What has to hold at the end of a world: what trainers came to, what they leave behind, and what it cost others."""
+"""The rules for the end of a world: how trainers ended, what they left behind, and what all that cost others."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -35,8 +35,8 @@ class Ended:
     steps_lost: int
 
 
-def outcomes(trainers: Sequence[Ended], *, crashes: int) -> Iterator[str]:
-    """Yield the trainers that ended otherwise than their scripts did; `crashes` are the workers that faults killed."""
+def outcomes(trainers: Sequence[Ended]) -> Iterator[str]:
+    """Yield the trainers that ended otherwise than their scripts did."""
     for one in trainers:
         training = one.training
         if one.outcome is None:
@@ -46,7 +46,7 @@ def outcomes(trainers: Sequence[Ended], *, crashes: int) -> Iterator[str]:
         if code == 0 and not training.complete:
             yield f"success: trainer {one.id} ended well at step {training.highest}, and its workers did not"
         failed = sum(training.guilty.values())
-        if code != 0 and failed + crashes < _TRIES:
+        if code != 0 and failed < _TRIES:
             yield f"success: trainer {one.id} ended with {code} ({reason}), and its workers failed {failed} times"
         if code == 0 and one.step != training.total_steps:
             yield f"S10: the driver of trainer {one.id} counts {one.step} of {training.total_steps} steps"
@@ -121,11 +121,3 @@ def delays(runs: Sequence[JobRun], without: Sequence[JobRun]) -> Iterator[str]:
         return
     if runs and (later_s := fmean(run.wait_s for run in runs) - fmean(run.wait_s for run in without)) > _LATER_S:
         yield f"delay: regular jobs wait {later_s:.0f} s longer than without bftd"
-
-
-def failures_of(state: State, guilty: Collection[str]) -> Iterator[str]:
-    """Yield the nodes that are blamed for what did not happen there; `guilty` are the leases with a failure."""
-    for node, failures in state.failures.items():
-        for failure in failures:
-            if failure.pilot not in guilty:
-                yield f"blame: {node} is told to have failed in {failure.pilot}, and nothing had failed there"

@@ -1,4 +1,4 @@
-"""What has to hold of the pilots that Slurm really runs, beside what the daemon believes of them."""
+"""The rules for the pilots that Slurm really runs, beside what the daemon believes of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _USED_WITHIN_S = 120.0
 """An idle node, and a trainer without one, do not stay apart for longer while nothing hinders them."""
 
 _CALM_S = 180.0
-"""How long a fault may still be felt after it."""
+"""A fault may be felt for so long after it."""
 
 
 class Driver(Protocol):

@@ -1,8 +1,8 @@
-"""What has to hold of the daemon's state, and from each of its states to the next."""
+"""The rules for the daemon's state, and for the way from each of its states to the next."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import astuple
 from operator import attrgetter
 
@@ -140,3 +140,11 @@ def _alarms(state: State, seen: Snapshot | None) -> Iterator[str]:
         named = {comment.daemon_of(job.comment) for job in seen.jobs} - state.settings.identities - {""}
         if not named and seen.time_s == state.pool.time_s and state.pool.hold is not None:
             yield "alarms: no pilot of another daemon runs"
+
+
+def failures_of(state: State, guilty: Collection[str]) -> Iterator[str]:
+    """Yield the nodes that are blamed for what did not happen there; `guilty` are the leases with a failure."""
+    for node, failures in state.failures.items():
+        for failure in failures:
+            if failure.pilot not in guilty:
+                yield f"blame: {node} is told to have failed in {failure.pilot}, and nothing had failed there"
