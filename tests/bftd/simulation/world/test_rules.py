@@ -122,7 +122,10 @@ BREAKS = {
     ),
     "L4": Break(((execution, "_grantable", _one_node),)),
     "success": Break(((blame, "TRIES", _instead(1)),), _struck("script")),
-    "blame": Break(((FailurePolicy, "_log_crash", _instead(_blames_another)),), _struck("worker")),
+    "blame": Break(
+        ((FailurePolicy, "_log_crash", _instead(_blames_another)),),
+        replace(SMALL, hours=0.1, trainers=1, faults=("worker",), apart_s=20.0),
+    ),
     "torn: a planned change": Break(((FailurePolicy, "save_checkpoint", _instead(_nothing)),)),
     "orphans": Break(((files, "remove", _always(None)),)),
     "memory": Break(((DaemonLink, "report", _kept),)),
