@@ -18,7 +18,14 @@ _TRIES = 3
 """A trainer fails for its script only after so many failures."""
 
 _LATER_S = 60.0
-"""A job's start may be earlier or later than without bftd by chance; on average it is later by less than this."""
+_ONE_S = 2 * 3600.0
+"""Jobs start earlier or later by chance: on average later by less than this, or one or two of them by hours."""
+
+_COUNTED_S = 12.0
+"""The daemon counts a pilot that is gone for at most so long: what passes between two snapshots is counted as one."""
+
+_CHECKPOINTS_MOST = 2
+"""A driver that is killed may leave the checkpoint before the last."""
 
 _LOST_S = 120.0
 """Work of a longer time is never lost at once while nothing else is broken: bftd saves now and then."""
@@ -78,7 +85,7 @@ def counts(trainers: Sequence[Ended], state: State, *, calm: bool, strict: bool)
         lost = training.executed - training.highest
         if strict and not lost <= trainer.steps_lost + _unseen(training) <= lost + 2 * _unseen(training):
             yield f"S10: trainer {one.id} lost {lost} steps, and the daemon counts {trainer.steps_lost}"
-        if strict and training.redone_s > _LOST_S:
+        if strict and training.redone_s > _LOST_S + 3 * training.step_s:
             yield f"torn: trainer {one.id} did steps of {training.redone_s:.0f} s again"
 
 
@@ -93,7 +100,7 @@ def left_behind(folder: Path, trainers: Sequence[Ended]) -> Iterator[str]:
         state = folder / f"state-{one.id}"
         names = sorted(path.name for path in state.iterdir()) if state.is_dir() else []
         saved = {name: file for name in names if (file := CheckpointFile.parse(name)) is not None}
-        if len(saved) > 1:
+        if len(saved) > _CHECKPOINTS_MOST:
             yield f"orphans: trainer {one.id} leaves {len(saved)} checkpoints"
         for name, file in saved.items():
             if (state / name).read_bytes() != content_of(file.step):
@@ -105,7 +112,7 @@ def left_behind(folder: Path, trainers: Sequence[Ended]) -> Iterator[str]:
 def usage(ledger: Path, state: State, node_s: float, pilots: int) -> Iterator[str]:
     """Yield what is wrong with the node-seconds of the ledger; pilots had nodes for `node_s` seconds."""
     used_s = state.usage.used_node_seconds
-    if used_s > node_s + 2.0 * pilots:
+    if used_s > node_s + _COUNTED_S * pilots:
         yield f"S10: {used_s:.0f} node-seconds are counted as held, and pilots had nodes for {node_s:.0f}"
     with sqlite3.connect(f"file:{ledger}?mode=ro", uri=True) as db:
         (shared_s,) = db.execute("SELECT COALESCE(SUM(used_s), 0) FROM usage").fetchone()
@@ -119,5 +126,6 @@ def delays(runs: Sequence[JobRun], without: Sequence[JobRun]) -> Iterator[str]:
     if late:
         yield f"delay: jobs {', '.join(str(run.job.number) for run in late)} never start"
         return
-    if runs and (later_s := fmean(run.wait_s for run in runs) - fmean(run.wait_s for run in without)) > _LATER_S:
+    later_s = fmean(run.wait_s for run in runs) - fmean(run.wait_s for run in without) if runs else 0.0
+    if runs and later_s > max(_LATER_S, _ONE_S / len(runs)):
         yield f"delay: regular jobs wait {later_s:.0f} s longer than without bftd"

@@ -39,6 +39,9 @@ _WORKS_WITHIN_S = 180.0
 _USED_WITHIN_S = 120.0
 """An idle node, and a trainer without one, do not stay apart for longer while nothing hinders them."""
 
+_TURNS = 10
+"""Trainers are planned for, and resume, so many at a time."""
+
 _CALM_S = 180.0
 """A fault may be felt for so long after it."""
 
@@ -177,12 +180,13 @@ class PilotRules:
         if self._cluster.waiting or now_s - self._disturbed_s < _CALM_S:
             return
         idle = [node for node in self._cluster.idle_nodes() if node not in state.quarantined]
-        idle = [node for node in idle if self._lasts("idle", node, True, now_s) > _USED_WITHIN_S]
+        within_s = _USED_WITHIN_S * (1 + len(self._users) // _TURNS)
+        idle = [node for node in idle if self._lasts("idle", node, True, now_s) > within_s]
         having = {lease.trainer for lease in state.leases.values() if lease.live}
         for id_, driver in self._drivers.items():
             trainer = state.trainers.get(id_)
             wants = driver.runs and id_ not in having
             wants = wants and (trainer is None or (trainer.active and trainer.no_growth_until_s <= state.time_s))
             waits_s = self._lasts("waits", id_, wants, now_s)
-            if waits_s > _USED_WITHIN_S and len(idle) >= (trainer.sizes.low if trainer is not None else 1):
+            if waits_s > within_s and len(idle) >= (trainer.sizes.low if trainer is not None else 1):
                 yield f"L1: trainer {id_} has waited {waits_s:.0f} s for a node, and {', '.join(sorted(idle))} are idle"

@@ -203,10 +203,11 @@ def _run(number: int, wait_s: float) -> JobRun:
 
 
 def test_regular_jobs_that_wait_longer_than_without_bftd_are_found() -> None:
-    without = [_run(1, 0.0), _run(2, 10.0)]
-    assert not [*ends.delays([_run(1, 5.0), _run(2, 2.0)], without)]
-    assert [*ends.delays([_run(1, 300.0), _run(2, 10.0)], without)]
-    assert [*ends.delays([_run(1, inf), _run(2, 10.0)], without)]
+    without = [_run(number, 10.0) for number in range(200)]
+    assert not [*ends.delays([_run(number, 5.0 + number % 20) for number in range(200)], without)]
+    assert not [*ends.delays([_run(0, 3000.0), *without[1:]], without)], "one job lost its place by chance"
+    assert [*ends.delays([_run(number, 80.0) for number in range(200)], without)]
+    assert [*ends.delays([_run(0, inf), *without[1:]], without)]
 
 
 def test_items_are_counted_wherever_an_object_of_ours_keeps_them() -> None:
