@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from random import Random
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -211,7 +212,7 @@ def test_regular_jobs_that_wait_longer_than_without_bftd_are_found() -> None:
 
 
 def test_items_are_counted_wherever_an_object_of_ours_keeps_them() -> None:
-    link = DaemonLink("/run/x", lambda: None, lambda _: None, lambda: None, print)  # type: ignore[arg-type, return-value]
+    link = DaemonLink("/run/x", Mock(), Mock(), Mock(), print)
     before = bounds.items_of(link)
-    link._reports.extend([None] * 100)  # type: ignore[list-item]
+    link._reports.extend([Mock()] * 100)
     assert bounds.items_of(link) == before + 100
