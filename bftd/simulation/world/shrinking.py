@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import count
 
-from bftd.simulation.world.world import WorldResult, WorldSettings, run
+from bftd.simulation.world.world import EVENTS_BETWEEN, WorldResult, WorldSettings, run
 
 Failing = Callable[[WorldSettings], WorldSettings | None]
 """Returns settings if a world of theirs fails, with the chance that they fail with; else None."""
@@ -15,19 +17,24 @@ Enough = Callable[[], bool]
 _HOUR_S = 3600.0
 _LEAST_HOURS = 0.05
 _JUST_AFTER_S = 0.1
-_CHANCES = 3
+_CHANCES, _LONGER, _LOOKS = 3, 3, 4
 
 
 def shrunk(settings: WorldSettings, result: WorldResult, enough: Enough) -> WorldSettings:
     """Return the least settings found that break the same rule as `result` does, until there is `enough`.
 
-    What is left out changes the course of chance, so each world is tried with three.
+    What is left out changes the course of chance, so each world is tried with three. One that goes on for much longer
+    than the first is given up.
     """
+    most = _LOOKS + _LONGER * result.events // EVENTS_BETWEEN
+
+    def tired(looks: Iterator[int]) -> bool:
+        return next(looks) > most or enough()
 
     def failing(fewer: WorldSettings) -> WorldSettings | None:
         for more in range(_CHANCES):
-            tried = replace(fewer, chance=fewer.chance + more)
-            if run(tried, enough).rule == result.rule:
+            tried, looks = replace(fewer, chance=fewer.chance + more), count()
+            if run(tried, partial(tired, looks)).rule == result.rule:
                 return tried
         return None
 

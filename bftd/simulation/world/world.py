@@ -37,7 +37,9 @@ _FIRST_TRAINER = 9_000_001
 _FIRST_UID = 70_001
 _LOOK_S = 10.0
 _MOST_NODES = 64
-_EVENTS_BETWEEN = 1024
+EVENTS_BETWEEN = 1024
+"""Whether there is enough is asked after so many events."""
+
 _END_WITHIN_S = 2 * _HOUR_S
 _JOBS_END_WITHIN_S = 72 * _HOUR_S
 _GONE_WITHIN_S = 240.0
@@ -204,7 +206,7 @@ class _World:
 
     def _look(self) -> None:
         self._checks.look()
-        if not self._loop.events % _EVENTS_BETWEEN and self._enough():
+        if not self._loop.events % EVENTS_BETWEEN and self._enough():
             raise Stopped
 
     async def _recover(self) -> None:
