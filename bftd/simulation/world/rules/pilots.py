@@ -167,11 +167,13 @@ class PilotRules:
             idle_s = self._lasts("works", lease.id, idle, now_s)
             if idle_s > _WORKS_WITHIN_S and now_s - self._disturbed_s > _CALM_S:
                 yield f"L1: nothing has trained on {lease.node}, of lease {lease.id}, for {idle_s:.0f} s"
-            over_s = self._lasts("over", lease.id, not lease.live and lease.id in pilots, now_s)
+            stays = not lease.live and lease.id in pilots and self._cluster.may_leave(pilots[lease.id])
+            over_s = self._lasts("over", lease.id, stays, now_s)
             if over_s > _OVERSTAYS_S:
                 yield f"S2: the pilot of lease {lease.id} stays {over_s:.0f} s after it was asked back"
         for lease_id, pilot in pilots.items():
-            unknown_s = self._lasts("unknown", pilot.id, lease_id not in state.leases, now_s)
+            unknown = lease_id not in state.leases and self._cluster.may_leave(pilot)
+            unknown_s = self._lasts("unknown", pilot.id, unknown, now_s)
             if unknown_s > _UNKNOWN_S:
                 yield f"L3: pilot {pilot.id} on {pilot.node} has had no lease for {unknown_s:.0f} s"
 
