@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
 
@@ -399,9 +399,10 @@ def test_a_pilot_is_not_over_while_its_worker_hangs() -> None:
 
 @pytest.mark.parametrize("kind", sorted(SLURM_KINDS))
 def test_every_trainer_ends_well_through_faults_of_one_kind(kind: str) -> None:
-    seed = 6 if kind.endswith("worker") else 4  # a worker has to be there
-    small = WorldSettings(seed, hours=0.04, nodes=2, trainers=1, steps=16, step_s=6.0, faults=(kind,), apart_s=20.0)
-    result = world.run(small)
-    assert not result.violation
-    assert result.struck
-    assert any(" fault: " in line for line in result.log)
+    small = WorldSettings(seed=0, hours=0.04, nodes=2, trainers=1, steps=16, step_s=6.0, faults=(kind,), apart_s=20.0)
+    for seed in range(4, 12):
+        result = world.run(replace(small, seed=seed))
+        assert not result.violation
+        if any(" fault: " in line for line in result.log):
+            return
+    pytest.fail("nothing was there to strike")
