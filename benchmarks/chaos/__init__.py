@@ -1,0 +1,1 @@
+"""Faults on a real cluster while real trainers train: docs/evidence/reliability.md."""

@@ -1,0 +1,138 @@
+"""The regular jobs beside the trainers, and the rules that are looked at all the time, each in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from collections import Counter
+
+from benchmarks.chaos.model import RegularStart, Violations, regular_jobs
+from benchmarks.chaos.site import ChaosSite
+from benchmarks.chaos.trainers import Trainers
+from bftd.api_client import ApiClient
+from bftd.base.errors import BftError
+from slurm_plugin.errors import SlurmError
+
+_LOOK_S = 0.5
+_DRIVERS_EVERY = 10
+_ANSWERS_S = 2.0
+_JOB = "date +%s.%N > regular-$SLURM_JOB_ID; exec sleep {run_s:.1f}"
+
+
+class RegularJobs(threading.Thread):
+    """The stream of regular jobs; a thread that holds `paused` has the cluster to itself."""
+
+    def __init__(self, site: ChaosSite, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._site = site
+        self._seed = seed
+        self._over = threading.Event()
+        self.paused = threading.Lock()
+        self.submitted: list[RegularStart] = []
+
+    def run(self) -> None:
+        """Submit job after job."""
+        for job in regular_jobs(self._seed):
+            if self._over.wait(job.after_s):
+                return
+            with self.paused:
+                self.submit(job.run_s, f"--nodes={job.nodes}")
+
+    def submit(self, run_s: float, *options: str) -> None:
+        """Submit one; one that Slurm does not take, as it is away, is none."""
+        submit_s = time.time()
+        words = ["sbatch", "--parsable", "--partition=batch", "--time=1", "--output=/dev/null", *options]
+        with contextlib.suppress(BftError, subprocess.TimeoutExpired):
+            id_ = self._site.slurm(*words, f"--wrap={_JOB.format(run_s=run_s)}")
+            self.submitted.append(RegularStart(id_, submit_s))
+
+    def end(self, most_s: float) -> list[RegularStart]:
+        """Submit no more, wait so long for those that have not started, and return all."""
+        self._over.set()
+        self.join()
+        until_s = time.monotonic() + most_s
+        while self._look() and time.monotonic() < until_s:
+            time.sleep(_LOOK_S)
+        return self.submitted
+
+    def _look(self) -> int:
+        """Read the starts; returns how many are missing."""
+        for job in self.submitted:
+            stamp = self._site.work / f"regular-{job.id}"
+            if job.start_s is None and stamp.exists() and (text := stamp.read_text()).endswith("\n"):
+                job.start_s = float(text)
+        return sum(job.start_s is None for job in self.submitted)
+
+
+class Observer(threading.Thread):
+    """Reads Slurm and the daemon, and holds them to the rules; keeps the alarms that it sees, by kind."""
+
+    def __init__(self, site: ChaosSite, trainers: Trainers, violations: Violations) -> None:
+        super().__init__(daemon=True)
+        self._site = site
+        self._trainers = trainers
+        self._violations = violations
+        self._over = threading.Event()
+        self._counted: Counter[str] = Counter()
+        self.alarms: set[str] = set()
+
+    def run(self) -> None:
+        """Look until the end."""
+        client, daemon = (
+            self._site.cluster.client(_ANSWERS_S),
+            ApiClient(self._site.client.address, timeout_s=_ANSWERS_S),
+        )
+        looks = 0
+        while not self._over.wait(_LOOK_S):
+            looks += 1
+            with contextlib.suppress(SlurmError):
+                self._look_at_jobs({job.id: (job.partition, job.nodes) for job in client.snapshot().jobs if job.nodes})
+            with contextlib.suppress(BftError, OSError):
+                self._look_at_counts(daemon)
+            if looks % _DRIVERS_EVERY == 0:
+                self._look_at_drivers()
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._over.set()
+        self.join()
+
+    def _look_at_jobs(self, jobs: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> None:
+        pilots: dict[str, str] = {}
+        regular: dict[str, str] = {}
+        for id_, (partition, nodes) in jobs.items():
+            for node in nodes:
+                if "elastic" in partition:
+                    if node in pilots:
+                        self._violations.add("two_pilots", f"{pilots[node]} and {id_} on {node}")
+                    pilots[node] = id_
+                elif "batch" in partition:
+                    regular[node] = id_
+        for node in sorted(pilots.keys() & regular.keys()):
+            self._violations.add("regular_with_pilot", f"{regular[node]} and {pilots[node]} on {node}")
+
+    def _look_at_counts(self, daemon: ApiClient) -> None:
+        status = daemon.status()
+        self.alarms |= {alarm["kind"] for alarm in status["alarms"]}
+        for told in status["trainers"]:
+            trainer = self._trainers.of_job(told["id"])
+            if trainer is None:
+                continue
+            trainer.read(self._site.work)  # later than the daemon's answer, so it has at least what that counts
+            if told["step"] > trainer.top:
+                self._violations.add("step_not_trained", told["id"], f"{told['step']} of {trainer.top} counted")
+            if told["step"] < self._counted[told["id"]]:
+                text = f"job {told['id']}: from step {self._counted[told['id']]} to {told['step']}"
+                self._violations.add("progress_went_back", text)
+            self._counted[told["id"]] = told["step"]
+
+    def _look_at_drivers(self) -> None:
+        names: Counter[str] = Counter()
+        for process in self._site.of_role("driver"):
+            with contextlib.suppress(Exception):
+                names[process.environ()["SLURM_JOB_NAME"]] += 1
+        for name, count in names.items():
+            if count > 1:
+                self._violations.add("two_drivers", name)
