@@ -32,6 +32,7 @@ RULES = (
     "regular_with_pilot",
     "two_pilots",
     "two_drivers",
+    "worker_beside_regular_job",
     "late_regular_job",
     "step_not_trained",
     "progress_went_back",

@@ -9,14 +9,17 @@ import time
 from collections import Counter
 
 from benchmarks.chaos.model import RegularStart, Violations, regular_jobs
-from benchmarks.chaos.site import ChaosSite
+from benchmarks.chaos.site import ChaosSite, node_of
 from benchmarks.chaos.trainers import Trainers
 from bftd.api_client import ApiClient
 from bftd.base.errors import BftError
 from slurm_plugin.errors import SlurmError
 
 _LOOK_S = 0.5
-_DRIVERS_EVERY = 10
+_PROCESSES_EVERY = 6
+_LEAVES_S = 2.0
+"""A process may be seen a moment longer than Slurm knows of it."""
+
 _ANSWERS_S = 2.0
 _JOB = "date +%s.%N > regular-$SLURM_JOB_ID; exec sleep {run_s:.1f}"
 
@@ -76,6 +79,7 @@ class Observer(threading.Thread):
         self._violations = violations
         self._over = threading.Event()
         self._counted: Counter[str] = Counter()
+        self._regular: dict[str, tuple[str, float]] = {}
         self.alarms: set[str] = set()
 
     def run(self) -> None:
@@ -91,8 +95,9 @@ class Observer(threading.Thread):
                 self._look_at_jobs({job.id: (job.partition, job.nodes) for job in client.snapshot().jobs if job.nodes})
             with contextlib.suppress(BftError, OSError):
                 self._look_at_counts(daemon)
-            if looks % _DRIVERS_EVERY == 0:
+            if looks % _PROCESSES_EVERY == 0:
                 self._look_at_drivers()
+                self._look_at_workers()
 
     def end(self) -> None:
         """Stop looking."""
@@ -110,6 +115,11 @@ class Observer(threading.Thread):
                     pilots[node] = id_
                 elif "batch" in partition:
                     regular[node] = id_
+        now_s = time.monotonic()
+        self._regular = {
+            node: self._regular[node] if self._regular.get(node, ("", 0.0))[0] == id_ else (id_, now_s)
+            for node, id_ in regular.items()
+        }
         for node in sorted(pilots.keys() & regular.keys()):
             self._violations.add("regular_with_pilot", f"{regular[node]} and {pilots[node]} on {node}")
 
@@ -136,3 +146,12 @@ class Observer(threading.Thread):
         for name, count in names.items():
             if count > 1:
                 self._violations.add("two_drivers", name)
+
+    def _look_at_workers(self) -> None:
+        """No worker is left on a node that a regular job has had for a moment."""
+        now_s = time.monotonic()
+        had = {node: id_ for node, (id_, since_s) in self._regular.items() if now_s - since_s > _LEAVES_S}
+        for process in self._site.of_role("worker") if had else ():
+            if (node := node_of(process)) in had:
+                what = f"process {process.pid} beside job {had[node]} on {node}"
+                self._violations.add("worker_beside_regular_job", what)

@@ -13,6 +13,7 @@ MODULES = (
     "benchmarks.cells.accuracy",
     "benchmarks.cells.cost",
     "benchmarks.centre",
+    "benchmarks.chaos.__main__",
     "benchmarks.checkpoints.large_states",
     "benchmarks.checkpoints.saves",
     "benchmarks.classes",
