@@ -1,4 +1,4 @@
-"""A network of its own for each compute node, all on one bridge, so that a node can be cut off from everybody.
+"""A network and a host name of its own for each compute node, all on one bridge: a node can be cut off from everybody.
 
 The benchmark itself, the controller, the service node and the drivers are in a private network at the bridge; mounts
 are private too. Nothing of it outlives the benchmark's last process. Needs root.
@@ -37,16 +37,22 @@ def enter() -> None:
 
 
 class Network:
-    """The bridge with a link to each node; `environ` marks the processes that keep the nodes' networks there."""
+    """The bridge with a link to each node; `environ` marks the processes that keep the nodes' networks there.
 
-    def __init__(self, nodes: Sequence[str], environ: Mapping[str, str]) -> None:
+    A node's name leads to its address, by the file `hosts`: Horovod asks for it, whatever interface it is told.
+    """
+
+    def __init__(self, nodes: Sequence[str], environ: Mapping[str, str], hosts: Path) -> None:
+        lines = [f"{address_of(node)} {node}\n" for node in nodes]
+        hosts.write_text(f"{Path('/etc/hosts').read_text()}\n{''.join(lines)}")
+        _run(["mount", "--bind", str(hosts), "/etc/hosts"])
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         _ip("link", "add", "nodes", "type", "bridge")
         _ip("address", "add", f"{HERE}/24", "dev", "nodes")
         _ip("link", "set", "nodes", "up")
         own = os.readlink("/proc/self/ns/net")
         for node in nodes:
-            holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"], env=dict(environ))
+            holder = subprocess.Popen(["unshare", "--net", "--uts", "sleep", "infinity"], env=dict(environ))
             self._holders[node] = holder
             until_s = time.monotonic() + _UP_S
             while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
@@ -56,16 +62,17 @@ class Network:
             _ip("link", "add", f"to-{node}", "type", "veth", "peer", "name", "eth0", "netns", str(holder.pid))
             inside = self.within(node)
             for words in (
-                f"address add {address_of(node)}/24 dev eth0",
-                "link set lo up",
-                "link set eth0 up",
+                f"ip address add {address_of(node)}/24 dev eth0",
+                "ip link set lo up",
+                "ip link set eth0 up",
+                f"hostname {node}",
             ):
-                _run([*inside, "ip", *words.split()])
+                _run([*inside, *words.split()])
             _ip("link", "set", f"to-{node}", "master", "nodes", "up")
 
     def within(self, node: str) -> list[str]:
-        """Return the words before a command that runs it in a node's network."""
-        return ["nsenter", f"--net=/proc/{self._holders[node].pid}/ns/net"]
+        """Return the words before a command that runs it on a node."""
+        return ["nsenter", "--net", "--uts", "--target", str(self._holders[node].pid)]
 
     def cut(self, node: str) -> None:
         """Have nothing pass to or from a node, without a word to either side."""

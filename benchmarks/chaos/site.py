@@ -67,11 +67,12 @@ class _Cluster(Sandbox):
         epilog.chmod(0o755)
         text = self.conf.read_text().replace("127.0.0.1", HERE)
         for node in self.node_names:
-            text = re.sub(rf"(?m)^(NodeName={node} .*NodeAddr=)\S+", rf"\g<1>{address_of(node)}", text)
+            where = f"NodeHostname={node} NodeAddr={address_of(node)}"
+            text = re.sub(rf"(?m)^(NodeName={node}) NodeHostname=\S+ NodeAddr=\S+", rf"\1 {where}", text)
         # Its daemons listen at every address, in networks that nobody else has.
         text = re.sub(r"(?m)^CommunicationParameters=.*$", f"Epilog={epilog}", text)
         self.conf.write_text(text)
-        self.network = Network(self.node_names, self.marked)
+        self.network = Network(self.node_names, self.marked, self.root / "hosts")
         self.disks = {name: Disk(self.root / name, _DISK_MIB) for name in ("states", "ledger")}
 
     def _start(self, commands: list[list[str]]) -> None:
