@@ -42,7 +42,7 @@ def perform(
             struck = _strike(minutes, model.faults(seed, kinds), Faults(site, fleet, jobs, violations), fleet, log)
             started = jobs.end(_STARTS_S)
             _calm(site, fleet, violations)
-            (site.work / "stop").touch()
+            fleet.stop()
             _wait(_ENDS_S, lambda: not fleet.look())
             observer.end()
             give_backs_s = site.client.status()["give_back_s"]

@@ -18,6 +18,7 @@ from bftd.base.errors import BftError
 
 GLOBAL_BATCH = 24
 STEP_TIME_S = 0.15
+_MORE_STEPS = 20
 _NODES = "1-4"
 _CLOSE = {"torchrun": 0.0, "horovod": 1e-3}
 """The relative difference that the values of a step may have from those of an undisturbed run."""
@@ -123,15 +124,21 @@ class Trainers:
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         return next((line for line in reversed(lines) if "exit code" in line), lines[-1] if lines else "no output")
 
+    def stop(self) -> None:
+        """Have each end a little beyond the highest step that it has come to, lost or not."""
+        for trainer in self.all:
+            new = self._site.work / f"stop-{trainer.backend}.new"
+            new.write_text(f"{trainer.top + _MORE_STEPS}")
+            new.rename(new.with_suffix(""))
+
     def counted_twice(self, trainer: Trainer) -> int:
         """Return how many steps more than there are the daemon's ledger counts, by the samples of all steps."""
-        found = 0
         for event in _events(self._site):
             if event["kind"] == "finished" and event["trainer"] == trainer.jobs[-1]:
                 summary = event["data"]["summary"]
-                found = round(summary["samples"] / GLOBAL_BATCH) - trainer.top
-                found = max(found, summary["step"] - trainer.top)
-        return found
+                counts = round(summary["samples"] / GLOBAL_BATCH) - trainer.top, summary["step"] - trainer.top
+                return max(counts, key=abs)
+        return 0
 
     def judge(self, folder: Path, twice: dict[str, int]) -> list[TrainerEnd]:
         """Compare what was trained with a run that nothing disturbed; its files go to `folder`."""

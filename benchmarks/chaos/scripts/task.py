@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 GLOBAL_BATCH = 24
 SAVE_EVERY = 5
 NAME, STEPS, STEP_TIME_S = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-"""The trainer's name; the steps to make, 0 for as many as there is time for; and what a GPU would compute for."""
+"""The trainer's name; the steps to make, 0 if the file `stop-NAME` will tell; and what a GPU would compute for."""
 
 NODE = os.environ.get("SLURMD_NODENAME", "")
 _STAY = 'trap "" TERM; echo $$ > "$0.new"; mv "$0.new" "$0"; while :; do sleep 1000; done'
@@ -29,7 +29,13 @@ def dataset() -> TensorDataset:
 
 def is_over(step: int) -> bool:
     """Whether training ends after this step; ranks may see it at different steps."""
-    return step == STEPS if STEPS else os.path.exists("stop")
+    if STEPS:
+        return step == STEPS
+    try:
+        with open(f"stop-{NAME}") as file:
+            return step >= int(file.read())
+    except FileNotFoundError:
+        return False
 
 
 def log(step: int, value: object) -> None:
