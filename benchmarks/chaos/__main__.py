@@ -22,6 +22,7 @@ EVIDENCE = {
         ("benchmarks.chaos", "--minutes", "30", "--seed", "1"), 33.0, {"table": page.table}, page.figures
     )
 }
+_SHOWN = 20
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "chaos"
 
 
@@ -42,8 +43,10 @@ def main() -> int:
         print(f"chaos: {error}; logs are in {options.folder}", file=sys.stderr)
         return 1
     print(json.dumps(found, indent=1) if options.json else page.table(found))
-    for text in found["found"]:
-        print(f"chaos: {text}; logs are in {options.folder}", file=sys.stderr)
+    for text in found["found"][:_SHOWN]:
+        print(f"chaos: {text}", file=sys.stderr)
+    if found["found"]:
+        print(f"chaos: {len(found['found'])} violations; logs are in {options.folder}", file=sys.stderr)
     return 1 if found["found"] else 0
 
 

@@ -144,11 +144,11 @@ class Faults:
         worker = self._one("worker", fault)
         node = node_of(worker)
         note = self._site.work / f"forked-{node}"
+        note.unlink(missing_ok=True)
         self._asked("fork", node)
         if not _waited(note.exists, _OBEYS_S):
             raise NotNow
         pid = int(note.read_text())
-        note.unlink()
         with suppress(psutil.Error):
             worker.kill()
         if not _waited(lambda: not Path(f"/proc/{pid}").exists(), _GONE_S):

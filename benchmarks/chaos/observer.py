@@ -53,8 +53,7 @@ class RegularJobs(threading.Thread):
 
     def end(self, most_s: float) -> list[RegularStart]:
         """Submit no more, wait so long for those that have not started, and return all."""
-        self._over.set()
-        self.join()
+        _end(self, self._over)
         until_s = time.monotonic() + most_s
         while self._look() and time.monotonic() < until_s:
             time.sleep(_LOOK_S)
@@ -101,8 +100,7 @@ class Observer(threading.Thread):
 
     def end(self) -> None:
         """Stop looking."""
-        self._over.set()
-        self.join()
+        _end(self, self._over)
 
     def _look_at_jobs(self, jobs: dict[str, tuple[tuple[str, ...], tuple[str, ...]]]) -> None:
         pilots: dict[str, str] = {}
@@ -155,3 +153,11 @@ class Observer(threading.Thread):
             if (node := node_of(process)) in had:
                 what = f"process {process.pid} beside job {had[node]} on {node}"
                 self._violations.add("worker_beside_regular_job", what)
+
+
+def _end(thread: threading.Thread, over: threading.Event) -> None:
+    """End a thread; raises BftError if it had ended by itself."""
+    if not thread.is_alive():
+        raise BftError(f"a thread of the benchmark has failed: {thread.name}")
+    over.set()
+    thread.join()

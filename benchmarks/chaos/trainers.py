@@ -145,7 +145,7 @@ class Trainers:
         ends = []
         for trainer in self.all:
             name = trainer.backend
-            wrong = wrong_steps(trainer, _undisturbed(trainer, folder)) if trainer.ended_well else []
+            wrong = wrong_steps(trainer, _undisturbed(trainer, folder)) if trainer.top else []
             for step in wrong:
                 self._violations.add("wrong_result", f"{name} {step}")
             if not trainer.ended_well:
@@ -155,7 +155,7 @@ class Trainers:
             rows_s = [row["at_s"] for row in trainer.rows]
             more = {"steps": trainer.top, "steps_trained_again": len(rows_s) - len({r["step"] for r in trainer.rows})}
             more["jobs"] = len(trainer.jobs)
-            ends.append(TrainerEnd(name, trainer.ended_well, not wrong, twice[name], rows_s, more))
+            ends.append(TrainerEnd(name, trainer.ended_well, bool(rows_s) and not wrong, twice[name], rows_s, more))
         return ends
 
 

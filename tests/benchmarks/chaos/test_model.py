@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.chaos import model, page
 from benchmarks.chaos.model import BOUND_S, KINDS, OF_SLURM, RULES, SETTLED_S, RegularStart, Struck, TrainerEnd
+from benchmarks.chaos.observer import Observer
 from benchmarks.chaos.trainers import Trainer, wrong_steps
 
 GIVE_BACKS_S = {"p50": 0.1, "p99": 0.4, "max": 0.5, "count": 20}
@@ -109,3 +110,20 @@ def test_each_step_is_compared_with_the_undisturbed_run(backend: str, values: li
     again = {"at_s": 9.0, "step": 1, "value": "y" if backend == "torchrun" else 7.0}
     assert wrong_steps(Trainer(backend, rows=[*rows, again]), right) == sorted({1, *wrong})
     assert wrong_steps(Trainer(backend, rows=rows[:1] + rows[2:]), right) == [2], "a step was left out"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "broken"),
+    [
+        ({"1": ("elastic", "n1"), "2": ("elastic", "n2"), "3": ("batch", "n3")}, []),
+        ({"1": ("elastic", "n1"), "2": ("elastic", "n1")}, ["two_pilots"]),
+        ({"1": ("elastic", "n1"), "3": ("batch", "n1")}, ["regular_with_pilot"]),
+        ({"3": ("batch", "n1"), "4": ("bft-driver", "n1")}, []),
+    ],
+)
+def test_a_node_has_one_pilot_or_a_regular_job(jobs: dict[str, tuple[str, str]], broken: list[str]) -> None:
+    violations = model.Violations()
+    site: Any = None
+    observer = Observer(site, site, violations)
+    observer._look_at_jobs({id_: ((partition,), (node,)) for id_, (partition, node) in jobs.items()})
+    assert [rule for rule, count in violations.counts.items() if count] == broken
