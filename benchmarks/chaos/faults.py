@@ -16,11 +16,13 @@ from benchmarks.chaos.model import BOUND_S, Fault, Violations
 from benchmarks.chaos.observer import RegularJobs
 from benchmarks.chaos.site import ChaosSite, node_of
 from benchmarks.chaos.trainers import Trainers
+from bftd.base.errors import BftError
 
 Mend = Callable[[], object]
 _OBEYS_S = 6.0
 _GONE_S = 20.0
 _FILL_S = 0.2
+_STARTS = 3
 _POLL_S = 0.05
 
 
@@ -76,7 +78,15 @@ class Faults:
             os.kill(pid, signal.SIGSTOP)
             return "bftd", lambda: os.kill(pid, signal.SIGCONT)
         self._site.stop_daemon(signal.SIGKILL)
-        return "bftd", self._site.start_daemon
+        return "bftd", self._start_daemon
+
+    def _start_daemon(self) -> None:
+        """Start it, as systemd does again and again: a start takes a minute beside a load of twenty."""
+        for _ in range(_STARTS):
+            with suppress(BftError):
+                self._site.start_daemon()
+                return
+        self._site.start_daemon()
 
     def _cut_network(self, fault: Fault) -> tuple[str, Mend]:
         cluster = self._site.cluster

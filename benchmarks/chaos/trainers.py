@@ -95,7 +95,7 @@ class Trainers:
     def _look_at(self, trainer: Trainer) -> None:
         job = trainer.jobs[-1]
         try:
-            shown = self._site.slurm("scontrol", "show", "job", "-o", job, timeout_s=30.0)
+            shown = self._site.slurm("scontrol", "show", "job", "-o", job, timeout_s=5.0)
         except (BftError, subprocess.TimeoutExpired):
             return
         fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
