@@ -2,6 +2,7 @@
 """An Elastic Horovod script whose loss is the same on any number of nodes, but for the order of sums."""
 
 import time
+from typing import Any
 
 import horovod.torch as hvd
 import task
@@ -15,13 +16,13 @@ hvd.init()
 torch.manual_seed(2)
 module = torch.nn.Linear(6, 3)
 # The decay draws weights that rounding has driven apart together again, so that losses stay comparable for ever.
-optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5, weight_decay=0.05)
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=module.named_parameters())
+sgd = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5, weight_decay=0.05)
+optimizer = hvd.DistributedOptimizer(sgd, named_parameters=module.named_parameters())
 batches = elastic.batches(task.dataset(), global_batch=task.GLOBAL_BATCH, micro_batch=6, seed=3)
 
 
-@hvd.elastic.run
-def train(state):
+@hvd.elastic.run  # type: ignore[untyped-decorator]
+def train(state: Any) -> None:
     for step in batches.steps(DataLoader(task.dataset(), batch_sampler=batches)):
         task.obey()
         optimizer.set_backward_passes_per_step(len(step.parts))
