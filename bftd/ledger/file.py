@@ -50,6 +50,8 @@ _LOG_PAGES = (100, 4_000)
 _PAGE_BYTES = 4096
 # The most events that are remembered, the newest ones, while the file cannot be written.
 _MOST_OWED = 10_000
+# The ledger keeps under this name the start of the host on which a daemon has it.
+_HOST = "host"
 
 _KEPT = tuple(field.name for field in dataclasses.fields(State) if field.metadata.get("kept"))
 
@@ -87,7 +89,7 @@ class Ledger:
             self._upkeep = Retention(self._db, self.path, max_bytes)
         except (OSError, sqlite3.Error) as error:
             self._lock_release()
-            raise LedgerError(f"cannot use the ledger {self.path} ({error}): {_advice(error)}") from None
+            raise LedgerError(f"cannot use the ledger {self.path} ({error}): {filesystem.advice(error)}") from None
         except LedgerError:
             self._lock_release()
             raise
@@ -95,6 +97,7 @@ class Ledger:
         self._checkpoints = Checkpoints(self.path)
         self._owed: _Owed | None = None
         self._usage_hour = -1
+        self._begun = False
 
     def close(self) -> None:
         """Close the file and let another daemon have it; writes that were owed are tried once more."""
@@ -103,11 +106,19 @@ class Ledger:
                 with self._transaction():
                     self._write(self._owed)
             self._write_held(float("inf"))
+            if self._begun:
+                self.keep(_HOST, {})
         except LedgerError as error:
             log.warning("%s", error)
         self._checkpoints.close()
         self._db.close()
         self._lock_release()
+
+    @property
+    def may_lack_steps(self) -> bool:
+        """Whether the host went down while a daemon had this ledger: its last steps may not have been flushed."""
+        boot = self.kept(_HOST).get("boot")
+        return boot is not None and boot != filesystem.boot_id()
 
     def load(self, now_s: float) -> State:
         """Return the state as of the last step: trainers, leases and counters; the pool is yet to be seen.
@@ -175,6 +186,10 @@ class Ledger:
 
     def maintain(self, now_s: float) -> None:
         """Do a few milliseconds of upkeep: old events go, the file shrinks; raises LedgerError if that fails."""
+        if not self._begun:  # a daemon has this ledger from now on
+            self.keep(_HOST, {"boot": filesystem.boot_id()})
+            self._query("PRAGMA wal_checkpoint(FULL)")
+            self._begun = True
         self._checkpoints.begin()
         self._write_held(now_s)
         with self._reading():
@@ -344,7 +359,7 @@ class Ledger:
         try:
             yield
         except sqlite3.Error as error:
-            raise LedgerError(f"the ledger {self.path} cannot be read ({error}): {_advice(error)}") from None
+            raise LedgerError(f"the ledger {self.path} cannot be read ({error}): {filesystem.advice(error)}") from None
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -354,7 +369,9 @@ class Ledger:
             yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
-            raise LedgerError(f"the ledger {self.path} cannot be written ({error}): {_advice(error)}") from None
+            raise LedgerError(
+                f"the ledger {self.path} cannot be written ({error}): {filesystem.advice(error)}"
+            ) from None
         finally:
             if self._db.in_transaction:  # some errors have already ended it
                 with suppress(sqlite3.Error):
@@ -414,15 +431,3 @@ class _Owed:
     events: list[EventRow]
     tally: usage.Tally
     new_bytes: int = 0
-
-
-def _advice(error: Exception) -> str:
-    """Return advice on a file error, by its text: sqlite3 errors have no number before Python 3.11."""
-    text = str(error).lower()
-    if "full" in text or "no space" in text or "disk i/o" in text or "quota" in text:
-        return "free space on its disk, or see that the disk is sound"
-    if "locked" in text:
-        return "end the other program that writes to it"
-    if "readonly" in text or "read-only" in text or "permission" in text or "unable to open" in text:
-        return "let the daemon's user write to it and its folder"
-    return "move it away to begin a new one"

@@ -1,4 +1,4 @@
-"""The type of a file system: the ledger must not be on one that other hosts serve.
+"""The ledger's host: the type of its file system, which no other host may serve, its errors, and the host's start.
 
 With SQLite's write-ahead log all processes share memory through a file beside the ledger, which works on one host only
 (https://sqlite.org/wal.html), and a file server that hangs would hold up the loop that serves give-backs.
@@ -18,6 +18,14 @@ NETWORK = frozenset((*_SHARED_DISKS, *_SERVED, *_PARALLEL))
 
 # A blank in a folder's name, and other characters that would end a field.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def boot_id() -> str:
+    """Return the id of this start of the host, "" if the kernel does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def network_type(path: Path, mounts: str | None = None) -> str | None:
@@ -49,3 +57,15 @@ def _type_of(path: str, mounts: str) -> str:
         if within and len(folder) >= len(nearest):
             nearest, kind = folder, after.split(" ")[0]
     return kind
+
+
+def advice(error: Exception) -> str:
+    """Return advice on a file error, by its text: sqlite3 errors have no number before Python 3.11."""
+    text = str(error).lower()
+    if "full" in text or "no space" in text or "disk i/o" in text or "quota" in text:
+        return "free space on its disk, or see that the disk is sound"
+    if "locked" in text:
+        return "end the other program that writes to it"
+    if "readonly" in text or "read-only" in text or "permission" in text or "unable to open" in text:
+        return "let the daemon's user write to it and its folder"
+    return "move it away to begin a new one"

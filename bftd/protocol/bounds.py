@@ -49,6 +49,9 @@ TAIL_LINE_MOST = 200
 # Notes of one trainer that are accepted, after an initial few at once; the daemon counts the others and drops them.
 NOTES_PER_S_MOST = 1.0
 NOTES_AT_ONCE_MOST = 10
+# A ledger whose last steps may be lost goes on with epochs of the next block: a driver with one of another block may
+# have been registered by a step that is lost, and registers again.
+EPOCHS_OF_A_BLOCK = 10_000
 # A request of that many reports or leases; anything larger is a mistake. Its values are counted by its commas, brackets
 # and braces: decoding many small ones takes longer than a few large ones.
 BODY_BYTES_MOST = 2**20

@@ -98,7 +98,7 @@ class Service:
         self.identities = other_daemons.identities(ledger)
         now_s = now()
         loaded = ledger.load(now_s)
-        self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s)
+        self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s, steps_lost=ledger.may_lack_steps)
         if self.core != loaded:
             ledger.owe(loaded, self.core, ())
         self._quota = HistoryQuota()

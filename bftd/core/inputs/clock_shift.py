@@ -16,6 +16,10 @@ from bftd.core.model.foreign_jobs import OrphanJob
 from bftd.core.model.solvers import FailedSolver
 from bftd.core.model.timing import BACKOFF_MOST_S
 from bftd.core.scaling.pace import Attendance
+from bftd.protocol.bounds import EPOCHS_OF_A_BLOCK
+
+# More than a daemon grants leases in the seconds whose steps can be lost.
+_SKIPPED = 10_000
 
 # The fields that hold a time; all other numbers of these classes are durations, counts or rates.
 PAST: Mapping[type, tuple[str, ...]] = {
@@ -79,12 +83,15 @@ def moved(state: State, by_s: float) -> State:
     )
 
 
-def restored(state: State, now_s: float, quarantine_s: float) -> State:
+def restored(state: State, now_s: float, quarantine_s: float, *, steps_lost: bool = False) -> State:
     """Return the state of a ledger in the form that a daemon starting at `now_s` may use.
 
     The clock may have been set back while no daemon ran. Times that then lie in the future are moved to now, and
-    nothing is left alone for longer than a fresh back-off or quarantine would last.
+    nothing is left alone for longer than a fresh back-off or quarantine would last. With `steps_lost` the last steps
+    may be missing: no number that they gave out is given out again.
     """
+    if steps_lost:
+        state = _skipped(state)
     newest_s = max(_past(state), default=-inf)
     if newest_s > now_s:
         state = moved(state, now_s - newest_s)
@@ -99,6 +106,19 @@ def restored(state: State, now_s: float, quarantine_s: float) -> State:
         quarantined={node: min(until_s, now_s + quarantine_s) for node, until_s in state.quarantined.items()},
         grants=tuple(min(at_s, now_s) for at_s in state.grants),
     )
+
+
+def _skipped(state: State) -> State:
+    """Return the state with numbers of leases, lists and drivers beyond all that lost steps can have used."""
+    trainers = {
+        id_: replace(
+            item,
+            epoch=(item.epoch // EPOCHS_OF_A_BLOCK + 1) * EPOCHS_OF_A_BLOCK,
+            version=item.version + _SKIPPED,
+        )
+        for id_, item in state.trainers.items()
+    }
+    return replace(state, sequence=state.sequence + _SKIPPED, trainers=trainers)
 
 
 def _past(state: State) -> Iterator[float]:

@@ -21,6 +21,7 @@ from bftd.http.auth.privacy import Privacy
 from bftd.http.encoding import answered, encoded
 from bftd.http.note_limit import Notes
 from bftd.http.request import SERVICE, RequestRefused, apply, beside, body_of, number_of, own_trainer, turn
+from bftd.protocol.bounds import EPOCHS_OF_A_BLOCK
 from bftd.protocol.fields import Fields
 from bftd.protocol.lease import Leases
 from bftd.protocol.reports import Finish, Report, report_from_json, reports_of, tail_of
@@ -168,6 +169,8 @@ async def finish(request: web.Request) -> web.Response:
 
 
 def _check_epoch(trainer: Trainer, epoch: int) -> None:
+    if epoch // EPOCHS_OF_A_BLOCK != trainer.epoch // EPOCHS_OF_A_BLOCK:
+        raise RequestRefused(404, f"the registration of trainer {trainer.id} may be lost: its driver must register")
     if epoch != trainer.epoch:
         raise RequestRefused(
             409, f"trainer {trainer.id} has a newer driver (epoch {trainer.epoch}, yours is {epoch}): stop"

@@ -18,6 +18,7 @@ import pytest
 
 from bftd.base.errors import ConfigError
 from bftd.config.keys import ApiConfig, Config, PoolConfig
+from bftd.core.inputs.clock_shift import restored
 from bftd.http import api
 from bftd.http.auth.caller import Caller, Callers
 from bftd.ledger.file import Ledger
@@ -246,6 +247,25 @@ async def test_S4_a_second_driver_fences_the_first_even_in_its_long_poll(served:
         code, answer = await served.ask(method, path, body)
         assert code == 409
         assert "newer driver" in answer["error"]
+
+
+async def test_regression_a_driver_whose_registration_was_lost_with_the_host_ended_as_if_it_had_a_successor(
+    served: Served,
+) -> None:
+    await served.ask("POST", "/v1/trainers", TRAINER)
+    service = served.service
+    service.core = restored(service.core, service.now(), 300.0, steps_lost=True)
+    for epoch in (1, 2):  # as the ledger has it, and as a lost step gave it
+        for method, path, body in (
+            ("GET", f"/v1/trainers/run-here-1/leases?epoch={epoch}&version=0&wait_s=0", None),
+            ("POST", "/v1/trainers/run-here-1/report", {"epoch": epoch, "events": []}),
+            ("POST", "/v1/trainers/run-here-1/finish", {"epoch": epoch, "exit_code": 0}),
+        ):
+            assert (await served.ask(method, path, body))[0] == 404
+    _, again = await served.ask("POST", "/v1/trainers", TRAINER)
+    path = f"/v1/trainers/run-here-1/leases?epoch={again['epoch']}&version=0&wait_s=0"
+    assert (await served.ask("GET", path))[0] == 200
+    assert (await served.ask("GET", path.replace(str(again["epoch"]), str(again["epoch"] - 1))))[0] == 409
 
 
 async def test_S1_drivers_get_the_sites_smallest_window_with_every_list_and_after_a_reload_the_new_one(

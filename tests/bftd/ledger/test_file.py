@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from bftd.config.keys import Config
 from bftd.core.invariants import validate_state
 from bftd.core.model.domain import State
 from bftd.core.model.events import Finished, Heard, Registered
+from bftd.ledger import filesystem
 from bftd.ledger.file import Ledger
 from bftd.protocol.registration import Held, Registration
 from bftd.protocol.reports import CrashReport, ProgressReport, Summary
@@ -49,6 +51,43 @@ def see(service: Service, clock: Clock, names: str, **pilots: str) -> None:
     nodes = {name: node(name, "ALLOCATED" if name in pilots else "IDLE") for name in names.split()}
     jobs = tuple(pilot(job_id, where) for where, job_id in pilots.items())
     service.observe(Snapshot(clock.now, nodes, jobs, ()))
+
+
+def test_steps_may_be_lost_if_the_host_went_down_under_a_daemon_and_only_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, clock = tmp_path / "ledger", Clock()
+
+    def lacks() -> bool:
+        ledger = Ledger(path)
+        try:
+            return ledger.may_lack_steps
+        finally:
+            ledger.close()
+
+    first = start(path, clock)
+    assert not first.ledger.may_lack_steps
+    first.apply(Registered(clock.now, registration("1")))
+    killed = _copied(path, tmp_path / "killed")
+    first.ledger.close()
+    assert not lacks()
+    path = killed
+    assert not lacks()
+    monkeypatch.setattr(filesystem, "boot_id", lambda: "another")
+    assert lacks()
+    assert lacks(), "nobody has begun with it"
+    again = start(path, clock)
+    assert again.state.sequence > first.state.sequence
+    assert again.state.trainers["1"].epoch > 1000
+    again.ledger.close()
+    assert not lacks()
+
+
+def _copied(path: Path, to: Path) -> Path:
+    """A ledger's files as they are while a daemon has it."""
+    for end in ("", "-wal"):
+        shutil.copy(f"{path}{end}", f"{to}{end}")
+    return to
 
 
 def test_a_restart_brings_back_trainers_leases_their_numbers_and_the_node_seconds(tmp_path: Path) -> None:

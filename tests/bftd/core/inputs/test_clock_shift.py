@@ -22,6 +22,7 @@ from bftd.core.model.foreign_jobs import ElasticJob
 from bftd.core.model.pause import Pause
 from bftd.core.scaling.learning import ScalingModel
 from bftd.core.scaling.pace import Attendance
+from bftd.protocol.bounds import EPOCHS_OF_A_BLOCK
 from bftd.protocol.registration import Registration
 from bftd.protocol.reports import CrashReport
 from tests.bftd.builders import NOW_S, Core, lease, of, registration
@@ -104,6 +105,20 @@ def test_a_step_back_while_nobody_ran_leaves_nothing_ahead_of_the_clock() -> Non
     assert max(item.granted_s for item in found.leases.values()) <= core.time_s - 7200.0
     assert found.quarantined == {"n3": core.time_s - 7200.0 + 300.0}
     assert clock_shift.restored(replace(core.state, quarantined={}), core.time_s, 300.0) == core.state
+
+
+def test_S4_numbers_that_lost_steps_may_have_given_out_are_not_given_out_again() -> None:
+    core = Core()
+    core.arrive(registration("1", nodes_max=2))
+    core.pool("n1", "n2")
+    before = core.state
+    after = clock_shift.restored(before, core.time_s, 300.0, steps_lost=True)
+    assert after.sequence > before.sequence + 1000
+    was, now = before.trainers["1"], after.trainers["1"]
+    assert now.version > was.version + 1000
+    assert now.epoch // EPOCHS_OF_A_BLOCK == was.epoch // EPOCHS_OF_A_BLOCK + 1
+    again = clock_shift.restored(after, core.time_s, 300.0, steps_lost=True)
+    assert again.trainers["1"].epoch > now.epoch
 
 
 def test_regression_after_a_restart_with_the_clock_a_moment_back_a_new_trainer_came_before_the_others() -> None:
