@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from bftd.core.model.domain import Failure, State
+from bftd.http.auth.ownership import FOREGROUND
+from bftd.http.handlers.driver import MOST_TRAINERS_OF_A_USER
 from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
+from bftd.simulation.world.host_faults import HOST_KINDS
 from bftd.simulation.world.loop import SimulatedLoop
 from bftd.simulation.world.network import Network
 from bftd.simulation.world.programs import SimulatedDaemon, SimulatedDriver, TrainerOrder
-from bftd.simulation.world.rules import bounds, ends
+from bftd.simulation.world.rules import Violation, bounds, ends
 from bftd.simulation.world.rules.ends import Ended
 from bftd.simulation.world.rules.pilots import PilotRules
 from bftd.simulation.world.rules.state import StateRules, failures_of
@@ -21,12 +25,25 @@ from elastic.options.elastic_option import ElasticSpec
 
 _OWN_FAULT = "please report it"
 _HOUR_S = 3600.0
-_LATE = frozenset({"slow", "cut", "reset", "slurmctld", "driver", *SLURM_KINDS})
+_LATE = frozenset({"slow", "cut", "reset", "slurmctld", "driver", *SLURM_KINDS, *HOST_KINDS})
 """With these kinds of faults a sound node may come too late, and be blamed for it."""
 
 
-class Violation(AssertionError):
-    """A rule does not hold."""
+class Watched(Protocol):
+    """The site, as it is looked at."""
+
+    drivers: Mapping[str, SimulatedDriver]
+    """The present ones, by trainer."""
+
+    struck: Sequence[str]
+    """The kinds of the faults so far."""
+
+    @property
+    def daemon(self) -> SimulatedDaemon | None:
+        """The daemon, if it runs."""
+
+    def is_sound(self) -> bool:
+        """Whether no host hinders its programs, and none has for a while."""
 
 
 class Checks:
@@ -41,11 +58,8 @@ class Checks:
         network: Network,
         cluster: SimulatedCluster,
         orders: Sequence[TrainerOrder],
-        drivers: Mapping[str, SimulatedDriver],
-        daemon: Callable[[], SimulatedDaemon | None],
-        struck: Sequence[str],
+        site: Watched,
     ) -> None:
-        """`drivers` are the present ones by trainer, `struck` the kinds of the faults so far."""
         self.counted: dict[str, tuple[int, float]] = {}
         self.cancelled: set[str] = set()
         """The trainers that their users have cancelled: they need not come to their end."""
@@ -55,15 +69,14 @@ class Checks:
         self._cluster = cluster
         self._orders = orders
         self._trainings = {order.job_id: order.training for order in orders}
-        self._drivers = drivers
-        self._daemon = daemon
-        self._struck = struck
+        self._site = site
         self._known_struck = 0
         self._began_s = loop.time()
         self._state_rules = StateRules()
         users = {order.job_id: str(order.uid) for order in orders}
-        self._pilot_rules = PilotRules(cluster, users, drivers, self._calm)
+        self._pilot_rules = PilotRules(cluster, users, site.drivers, self._calm)
         self._changes = -1
+        self._is_sound = True
         self._state: State | None = None
         self._failures: Mapping[str, Sequence[Failure]] = {}
         self._service: Service | None = None
@@ -77,10 +90,14 @@ class Checks:
         if _OWN_FAULT in line:
             self._fault = line
 
+    def loses_the_newest(self) -> None:
+        """Note that the daemon's host loses what it has not flushed: its next state may be an earlier one."""
+        self._state_rules.forget()
+
     def look(self) -> None:
         """Raise Violation for a rule that does not hold in the daemon's state, or on the cluster."""
         now_s = self._loop.time()
-        daemon = self._daemon()
+        daemon = self._site.daemon
         service = daemon.service if daemon is not None else None
         state = service.core if service is not None else None
         if self._fault:
@@ -89,9 +106,10 @@ class Checks:
             assert daemon is not None
             anew = service is not self._service and self._service is not None
             self._state, self._service = state, service
-            _raise(self._state_rules.broken(state, daemon.seen, self._blind_s(now_s), anew=anew))
+            is_sound = self._site.is_sound()
+            _raise(self._state_rules.broken(state, daemon.seen, self._blind_s(now_s), anew=anew, is_sound=is_sound))
             self._look_at_counts(state)
-            if state.failures != self._failures and not _LATE & set(self._struck):
+            if state.failures != self._failures and not _LATE & set(self._site.struck):
                 guilty = {lease for training in self._trainings.values() for lease in training.guilty}
                 _raise(failures_of(state, guilty))
             self._failures = state.failures
@@ -103,6 +121,7 @@ class Checks:
             self._look_now_and_then(state, now_s)
 
     def _look_now_and_then(self, state: State | None, now_s: float) -> None:
+        self._is_sound = self._site.is_sound()
         blind = state is None or not self._sees() or not state.pool.seen
         _raise(self._pilot_rules.lasting(state, blind, now_s))
         for order in self._orders:
@@ -113,7 +132,7 @@ class Checks:
             self._look_at_memory()
 
     def _look_at_memory(self) -> None:
-        kept: dict[str, object] = {f"driver {id_}": driver.trainer for id_, driver in self._drivers.items()}
+        kept: dict[str, object] = {f"driver {id_}": driver.trainer for id_, driver in self._site.drivers.items()}
         if self._service is not None:
             kept["bftd"] = self._service
         _raise(bounds.broken(kept, len(self._cluster.nodes), len(self._orders)))
@@ -129,22 +148,29 @@ class Checks:
 
     def _sees(self) -> bool:
         """Whether a daemon sees the cluster as it is."""
-        daemon = self._daemon()
-        return daemon is not None and daemon.process.held is None and self._cluster.is_clear
+        daemon = self._site.daemon
+        sees = daemon is not None and daemon.process.held is None and self._cluster.is_clear
+        return sees and self._is_sound
 
     def _is_stopped(self) -> bool:
         """Whether any process of a pilot or driver is stopped."""
         of_pilots = (process for pilot in self._cluster.pilots.values() for process in (pilot.step, pilot.worker))
-        processes = [*of_pilots, *(driver.process for driver in self._drivers.values())]
+        processes = [*of_pilots, *(driver.process for driver in self._site.drivers.values())]
         return any(process is not None and process.held is not None for process in processes)
 
     def _calm(self) -> bool:
-        before, self._known_struck = self._known_struck, len(self._struck)
-        hindered = self._network.slow != 1.0 or self._network.cuts or self._is_stopped()
+        before, self._known_struck = self._known_struck, len(self._site.struck)
+        strangers = self._state is not None and any(map(_is_strange, self._state.trainers))
+        hindered = self._network.slow != 1.0 or self._network.cuts or self._is_stopped() or strangers
         return before == self._known_struck and not hindered and self._sees() and self._cluster.is_sound
 
     def _look_at_counts(self, state: State) -> None:
+        strangers = [id_ for id_ in state.trainers if _is_strange(id_)]
+        if len(strangers) > MOST_TRAINERS_OF_A_USER:
+            raise Violation(f"hostile: a user has {len(strangers)} trainers")
         for id_, trainer in state.trainers.items():
+            if _is_strange(id_):
+                continue
             training = self._trainings[id_]
             self.counted[id_] = trainer.step, trainer.samples
             if trainer.step > training.saved_step or trainer.samples > BATCH * training.saved_step:
@@ -167,7 +193,7 @@ class Checks:
 
     def look_at_ends(self, folder: Path) -> None:
         """Raise Violation for what must not be, some time after every trainer has ended."""
-        now_s, state, kinds = self._loop.time(), self._state, set(self._struck)
+        now_s, state, kinds = self._loop.time(), self._state, set(self._site.struck)
         trainers = [self._ended(order) for order in self._orders if order.job_id not in self.cancelled]
         self._look_at_memory()
         if left := list(self._cluster.pilots):
@@ -186,11 +212,16 @@ class Checks:
             _raise(ends.delays(self._cluster.runs(), self._cluster.runs_without_pilots()))
 
     def _ended(self, order: TrainerOrder) -> Ended:
-        driver = self._drivers.get(order.job_id)
+        driver = self._site.drivers.get(order.job_id)
         outcome = driver.outcome if driver is not None else None
         progress = driver.trainer.run.progress if driver is not None and driver.trainer is not None else None
         step, lost = (progress.step, progress.steps_lost) if progress is not None else (0, 0)
         return Ended(order.job_id, order.training, outcome, step, lost)
+
+
+def _is_strange(trainer: str) -> bool:
+    """Whether a trainer is a hostile user's: all others' drivers are jobs."""
+    return trainer.startswith(FOREGROUND)
 
 
 def _raise(broken: Iterable[str]) -> None:

@@ -21,6 +21,9 @@ from bftd.simulation.world.slurmctld import ClusterView, PilotJob, Request
 _KILL_WAIT_S = 30.0
 _EPILOG_S = 0.03
 _SCANCEL_S = 5.0
+_CREDENTIAL_S = 300.0
+"""Slurm works only on hosts whose clocks are no further apart: munge's credentials last no longer."""
+
 _STARTED_S = 0.15
 _FIRST_PILOT = 5_000_001
 
@@ -232,6 +235,11 @@ class SimulatedCluster(ClusterView):
     def is_clear(self) -> bool:
         """Whether every command is answered at once and in full."""
         return not (self.is_away or self.late_s or self.mangle)
+
+    def refuses_host(self, host: str) -> bool:
+        """Whether no command of a host is carried out, as its clock is too far off."""
+        clock = self._loop.clocks.get(host)
+        return clock is not None and abs(clock.error_s(self._loop.time())) > _CREDENTIAL_S
 
     def take(self, request: Request) -> bool:
         """Take a request, and carry it out as soon as may be; returns whether anybody is there to take it."""

@@ -13,7 +13,7 @@ from math import inf
 from time import gmtime, strftime
 
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.loop import SimulatedLoop
+from bftd.simulation.world.loop import SimulatedLoop, current_process
 from bftd.simulation.world.slurmctld import Request
 from slurm_plugin.errors import NoAnswer
 from slurm_plugin.read.client import CommandResult, SlurmClient
@@ -31,6 +31,7 @@ _LETTER = re.compile(r"%([a-zA-Z])")
 _LONG_FIELD = re.compile(r"([\w-]+):0([^,]*)(?:,|$)")
 _HEADINGS = {"i": "JOBID"}
 _UNABLE = "Unable to contact slurmctld"
+_STRANGE = "the credential of this host is refused, as its time is another"
 
 
 class SimulatedClient(SlurmClient):
@@ -38,7 +39,7 @@ class SimulatedClient(SlurmClient):
 
     def __init__(self, loop: SimulatedLoop, cluster: SimulatedCluster, user: str = "") -> None:
         super().__init__()
-        self._slow = Background(self._read, ("--all", "--local"), loop.wall)
+        self._slow = Background(self._read, ("--all", "--local"), loop.wall_here)
         self._loop = loop
         self._cluster = cluster
         self._user = user
@@ -52,6 +53,8 @@ class SimulatedClient(SlurmClient):
         loop.pause(self._trip_s())
         answers: list[CommandResult] = []
         request = Request(lambda: answers.append(self._carried_out(command, arguments)))
+        if cluster.refuses_host(current_process().host):
+            return CommandResult(1, "", f"{command}: error: {_STRANGE}")
         if not cluster.take(request):
             return CommandResult(1, "", f"{command}: error: {_UNABLE}")
         while not answers and loop.time() < ends_s:

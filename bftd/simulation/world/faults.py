@@ -9,7 +9,8 @@ from random import Random
 from typing import Any, Protocol
 
 import milp
-from bftd.simulation.world.slurm_faults import SLURM_KINDS, SlurmSite
+from bftd.simulation.world.host_faults import HOST_KINDS, Host
+from bftd.simulation.world.slurm_faults import SLURM_KINDS
 
 _SLOWEST = 3000.0
 
@@ -23,7 +24,7 @@ class Fault:
     seed: int
 
 
-class Site(SlurmSite, Protocol):
+class Site(Host, Protocol):
     """The world, as faults strike it."""
 
     struck: list[str]
@@ -110,6 +111,7 @@ KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
     "agent": _agent,
     "worker": _worker,
     **SLURM_KINDS,
+    **HOST_KINDS,
     "script": _script,
     "solver": _solver,
 }

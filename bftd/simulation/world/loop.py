@@ -18,6 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from heapq import heappush
 from random import Random
 from typing import Any, NoReturn, TypeVar
@@ -34,6 +35,7 @@ _BOOTED_S = 1000.0
 _FAULTS = (AssertionError, AttributeError, NameError, TypeError)
 """The errors that end the world if a call in a thread raises them: the code is wrong, and may tell nobody."""
 
+_LAST_WORDS_MOST = 10
 _PERIOD_S = 0.002
 """A call in a thread takes this on average, beside what it waits for."""
 
@@ -44,8 +46,28 @@ class Forbidden(AssertionError):
     """Code in the simulated world tried something that only a real one has."""
 
 
+class Killed(BaseException):
+    """The process that runs now has been killed in the midst of an operation: nothing of it goes on."""
+
+
+@dataclass
+class HostClock:
+    """The wall clock of a host: `ahead_s` of the true time, and by `drift` more for each second from `since_s` on."""
+
+    ahead_s: float = 0.0
+    drift: float = 0.0
+    since_s: float = 0.0
+
+    def error_s(self, now_s: float) -> float:
+        """Return how far it is ahead of the true time, by the loop's time."""
+        return self.ahead_s + self.drift * (now_s - self.since_s)
+
+
 class Process:
     """A simulated process: what runs in its context ends with `kill`, at once and without its last words."""
+
+    disk: Any = None
+    """The `disk.Disk` that its files are on; None if they cannot fail."""
 
     def __init__(self, name: str, host: str, uid: int = 0) -> None:
         self.name = name
@@ -72,10 +94,15 @@ class Process:
         """End the process as SIGKILL does; one that clings ends when it does not any more."""
         if self.clings:
             self._doomed = True
-        elif not self.dead:
-            self.dead = True
-            while self.on_kill:
-                self.on_kill.pop()()
+            return
+        self.dead = True
+        while self.on_kill:
+            self.on_kill.pop()()
+
+    def kill_here(self) -> None:
+        """End the process in the midst of what it does now: the kernel's part comes after that."""
+        self.dead = True
+        _dying.append(self)
 
     def stop(self, *, clings: bool = False) -> None:
         """Stop the process as SIGSTOP does, or as a dead file server does, for which it `clings` to life."""
@@ -101,6 +128,14 @@ def current_process() -> Process:
     process = _current.get()
     assert process is not None, "only a simulated process does this"
     return process
+
+
+def process_or_none() -> Process | None:
+    """Return the simulated process that runs now; None if the world itself acts."""
+    return _current.get()
+
+
+_dying: list[Process] = []
 
 
 class _OfProcess:
@@ -158,7 +193,16 @@ class _Task(_Numbered, asyncio.Task):  # type: ignore[type-arg]
 
     def __init__(self, number: int, coroutine: Any, loop: asyncio.AbstractEventLoop, **more: Any) -> None:
         self._number = number
+        self._own_context = contextvars.copy_context()
         super().__init__(coroutine, loop=loop, **more)
+
+    def drop(self) -> None:
+        """Close the coroutine of a killed process, whose last words change nothing, before the interpreter does."""
+        for _ in range(_LAST_WORDS_MOST):
+            try:
+                return self._own_context.copy().run(self.get_coro().close)
+            except BaseException:  # it has waited for something in its end
+                continue
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
@@ -174,10 +218,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._now_s = _BOOTED_S
         self._selector = self  # BaseEventLoop asks it to wait
         self._number = itertools.count()
-        self._kept: list[asyncio.Task[Any]] = []
+        self._kept: list[_Task] = []
         self._most_kept = _FEW_TASKS
         self._fibers: list[Fiber] = []
         self._failure: BaseException | None = None
+        self.clocks: dict[str, HostClock] = {}
+        """The wall clocks of hosts that do not show the true time."""
+
         self.set_task_factory(self._task)
         self.set_exception_handler(self._failed)
 
@@ -197,8 +244,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._now_s
 
     def wall(self) -> float:
-        """Return the simulated wall time in unix seconds."""
+        """Return the true wall time in unix seconds, which slurmctld's host shows."""
         return BEGIN_S + self._now_s - _BOOTED_S
+
+    def wall_here(self) -> float:
+        """Return the wall time on the host of the process that runs now."""
+        process = _current.get()
+        clock = None if process is None else self.clocks.get(process.host)
+        return self.wall() + (0.0 if clock is None else clock.error_s(self._now_s))
 
     def create_future(self) -> asyncio.Future[Any]:
         """See asyncio."""
@@ -215,6 +268,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return task
 
     def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), Killed):
+            return
         if "handle" in context:  # what asyncio notices as it collects garbage comes at no certain time
             self._failure = self._failure or context.get("exception")
 
@@ -234,6 +289,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         super()._run_once()  # type: ignore[misc]
         self.events += 1
+        while _dying:
+            _dying.pop(0).kill()
         if self._failure is not None:
             raise self._failure
         self.after_event()
@@ -309,6 +366,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         def call() -> None:
             try:
                 result = work(*arguments)
+            except Killed:
+                return
             except Dropped:
                 raise
             except BaseException as fault:
@@ -337,13 +396,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def delay_s(self) -> float:
         """Return how long a call in a thread takes this time."""
-        return self.random.expovariate(1.0 / _PERIOD_S)
+        disk = process.disk if (process := _current.get()) is not None else None
+        return self.random.expovariate(1.0 / _PERIOD_S) * (1.0 if disk is None else disk.slow)
 
     def shut(self) -> None:
-        """Close the loop with whatever still waits in it."""
+        """Close the loop with whatever still waits in it; all processes have to be dead."""
         for fiber in self._fibers:
             if not fiber.over:
                 fiber.drop()
+        asyncio._set_running_loop(self)
+        try:
+            for task in self._kept:
+                if not task.done():
+                    task.drop()
+        finally:
+            asyncio._set_running_loop(None)
+        _dying.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()
@@ -355,7 +423,7 @@ def simulated(loop: SimulatedLoop) -> Iterator[None]:
     submit = lambda executor, work, *arguments: loop.submit(work, *arguments)  # noqa: E731
     with contextlib.ExitStack() as stack:
         for module, name, instead in (
-            (time, "time", loop.wall),
+            (time, "time", loop.wall_here),
             (time, "monotonic", loop.time),
             (time, "perf_counter", loop.time),
             (time, "sleep", loop.pause),

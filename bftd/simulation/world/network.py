@@ -312,6 +312,10 @@ class Network:
 
         process.on_kill.append(stop)
 
+    def addresses(self, host: str) -> tuple[Address, ...]:
+        """Return the ports of a host at which somebody listens."""
+        return tuple(address for at, address in self._listening if at == host and not isinstance(address, str))
+
     def listening_socket(self) -> Socket:
         """Return a listening socket of the current process, on a port of its own."""
         made = Socket(address=(current_process().host, next(self._ports)))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aiohttp import web
 
+from bftd.base.errors import LedgerError
 from bftd.config.keys import Config
 from bftd.core.model.events import Tick
 from bftd.http import api
@@ -25,13 +26,16 @@ from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.commands import SimulatedClient
+from bftd.simulation.world.disk import Disk
 from bftd.simulation.world.loop import Process
 from bftd.simulation.world.network import End, NetworkLoop, Socket, Transport
 from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.training import Agent, Companion, StateOfStep
+from bftd.simulation.world.wire import Mail, MailedTransport
 from elastic.backends import KINDS
 from elastic.backends.base import TrainerServices
 from elastic.backends.torchrun.driver import TorchrunBackend
+from elastic.base.errors import ElasticError
 from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.main import registration_of, summary_of
 from elastic.driver.pilots.launcher import Pilot, PilotStarter
@@ -52,14 +56,24 @@ _TRANSFER_S = 0.05
 
 
 class SimulatedDaemon:
-    """One start of bftd; `service` is its service, once it is up."""
+    """One start of bftd; `service` is its service, once it is up, and `refusal` why it did not come up."""
 
-    def __init__(self, loop: NetworkLoop, cluster: SimulatedCluster, folder: Path, config: Config) -> None:
-        self.process = Process("bftd", HOST)
+    def __init__(
+        self,
+        loop: NetworkLoop,
+        cluster: SimulatedCluster,
+        folder: Path,
+        config: Config,
+        disk: Disk | None = None,
+        host: str = HOST,
+    ) -> None:
+        self.process = Process("bftd", host)
+        self.process.disk = disk
         self.service: Service | None = None
         self.seen: Snapshot | None = None
         """Its last look at Slurm."""
 
+        self.refusal = ""
         self._loop = loop
         self._client = SimulatedClient(loop, cluster)
         self._path = folder / "ledger.sqlite"
@@ -67,14 +81,22 @@ class SimulatedDaemon:
         self.task = self.process.start(self._run)
 
     async def _run(self) -> None:
+        try:
+            await self._serve()
+        except LedgerError as error:
+            self.refusal = str(error)
+            self.process.kill()
+
+    async def _serve(self) -> None:
         ledger = Ledger(self._path)
-        self.process.on_kill.append(ledger.close)
+        if self.process.disk is None:
+            self.process.on_kill.append(ledger.close)
         canceller = Canceller(lambda job_ids: self._client.cancel(job_ids, "KILL"))
         self.service = service = Service(self._config, ledger, canceller.ask, time.time, time.monotonic)
         service.meters = Counters(time.monotonic)
         gate = Authenticator(self._config.api, self._config.daemon)
         app = api.application(service, gate)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=api._QUIET)
         await runner.setup()
         assert runner.server is not None
         factory = gate.connections.factory(runner.server)
@@ -169,10 +191,17 @@ class SimulatedDriver:
         folder: Path,
         order: TrainerOrder,
         log: Callable[[str], None],
+        disk: Disk | None = None,
+        mail: Mail | None = None,
+        *,
+        older: bool = False,
     ) -> None:
         self.order = order
         self.outcome: tuple[int, str] | None = None
         self.process = Process(f"driver {order.job_id}", HOST, order.uid)
+        self.process.disk = disk
+        self._mail = mail
+        self._older = older
         self.trainer: TrainerDriver | None = None
         self._loop = loop
         self._cluster = cluster
@@ -190,6 +219,14 @@ class SimulatedDriver:
             self._tell(text)
 
     async def _run(self) -> None:
+        try:
+            await self._serve()
+        except ElasticError as error:
+            self._log(str(error))
+            self.outcome = error.exit_code, str(error)
+            self.process.kill()
+
+    async def _serve(self) -> None:
         order, user = self.order, str(self.order.uid)
         settings = DriverSettings(
             trainer_id=order.job_id,
@@ -217,6 +254,8 @@ class SimulatedDriver:
             self._log,
             on_classes=lambda kinds: trainer.estimating.heard(kinds),
         )
+        if self._mail is not None:
+            daemon._transport = MailedTransport(SOCKET, self._mail, older=self._older)
         client = SimulatedClient(self._loop, self._cluster, user)
         starter = _Starter(settings, listening.getsockname()[1], settings.secret, self._log, client)
         starter.cluster = self._cluster
@@ -224,6 +263,7 @@ class SimulatedDriver:
         starter.agent_of = lambda pilot: Agent(order.training, pilot, settings.secret, scancel)
         trainer = TrainerDriver(settings, self._log, _KIND, starter, daemon, show=self._log)
         self.trainer = trainer
+        order.training.resumes(settings.state_dir, trainer.run.store.step)
         self.process.on_kill.append(trainer.run.store.close)
         hub = Hub(trainer.connections, settings.secret, listening, self._log, _Transfers(trainer).accept)  # type: ignore[arg-type]
         code, reason = await trainer.serve()

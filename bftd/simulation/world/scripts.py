@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from random import Random
 
 from elastic.link.wire import Message
@@ -145,8 +146,19 @@ class Training:
         """Note that the driver has acknowledged a checkpoint."""
         self.kept_step = max(self.kept_step, step)
 
+    def resumes(self, folder: Path, step: int) -> None:
+        """Look at the checkpoint that a driver begins with: what was kept is there, and as it was saved."""
+        if step < self.kept_step:
+            self.wrong.append(f"torn: a driver begins at step {step}, and the checkpoint of {self.kept_step} was kept")
+        elif step > 0:
+            (path,) = folder.glob(f"state-{step}-*.pt")
+            if path.read_bytes() != content_of(step):
+                self.wrong.append(f"torn: a driver begins with {path.name}, which is not what was saved")
+
     def loaded(self, fetched: Message) -> int:
-        """Take the checkpoint that a worker begins with; returns its step."""
+        """Take the checkpoint that a worker begins with; returns its step. Raises ScriptError if there was none."""
+        if "error" in fetched:
+            raise ScriptError(f"CheckpointError: {fetched['error']}")
         step = 0 if fetched.get("none") else int(fetched["step"])
         if step < self.kept_step:
             self.wrong.append(f"torn: workers begin at step {step}, and the checkpoint of {self.kept_step} was kept")

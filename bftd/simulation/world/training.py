@@ -256,7 +256,11 @@ class Worker:
     async def _load_and_train(self) -> None:
         self._link.send({"op": "fetch"})
         fetched = await self._fetched
-        step = self._training.loaded(fetched)
+        try:
+            step = self._training.loaded(fetched)
+        except ScriptError:
+            self._training.fails(self._pilot.lease)
+            raise
         self._barrier.by_clock = True
         await self._train(step)
 

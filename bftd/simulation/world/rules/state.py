@@ -24,11 +24,17 @@ class StateRules:
         self.granted: dict[str, Lease] = {}
         self._last: State | None = None
 
-    def broken(self, state: State, seen: Snapshot | None, blind_s: float, *, anew: bool) -> Iterator[str]:
+    def forget(self) -> None:
+        """Forget the last state: the next one may be an earlier one."""
+        self._last = None
+
+    def broken(
+        self, state: State, seen: Snapshot | None, blind_s: float, *, anew: bool, is_sound: bool = True
+    ) -> Iterator[str]:
         """Yield the rules that do not hold.
 
         `seen` is the daemon's last look at Slurm, which could not be asked for `blind_s` seconds; `anew`: the daemon
-        was started again since the last state.
+        was started again since the last state, `is_sound`: no disk, clock or lost answer has hindered it for a while.
         """
         before, self._last = self._last, state
         try:
@@ -45,7 +51,8 @@ class StateRules:
                 if id_ not in known:
                     yield from self._grant(state, lease, seen, blind_s)
         if state.pool.seen and (before is None or state.pool.time_s != before.pool.time_s):
-            yield from _overdue(state)
+            if is_sound:
+                yield from _overdue(state)
             yield from _alarms(state, seen)
 
     def _grant(self, state: State, lease: Lease, seen: Snapshot | None, blind_s: float) -> Iterator[str]:
