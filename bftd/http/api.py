@@ -16,7 +16,7 @@ from bftd.config.keys import ApiConfig, Config
 from bftd.http.auth.gate import Authenticator, read_token
 from bftd.http.auth.web import listen_web, web_token
 from bftd.http.connections import IDLE_S
-from bftd.http.handlers.driver import NOTES, POLLS
+from bftd.http.handlers.driver import DRIVERS, NOTES, POLLS, Drivers
 from bftd.http.handlers.metrics import SCRAPES, Scrapes, counting
 from bftd.http.handlers.status import HISTORY, OVERVIEWS, LedgerQueries
 from bftd.http.handlers.web import PAGES, Pages
@@ -61,6 +61,7 @@ def application(service: Service, gate: Authenticator, routes: Iterable[Route] =
     app[CONNECTIONS] = gate.connections
     app[POLLS] = Counter()
     app[NOTES] = Notes()
+    app[DRIVERS] = Drivers()
     app[OVERVIEWS] = Overviews()
     app[HISTORY] = LedgerQueries(LedgerReader(service.ledger.path))
     app[SCRAPES] = Scrapes(service.meters)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -78,6 +80,7 @@ class DaemonLink:
         self._log = log
         self._reports: list[Report] = []
         self._wake = asyncio.Event()
+        self._word, self._attempts = secrets.token_hex(8), itertools.count(1)
         self._epoch: int | None = None
         self._version = -1
         self._session: aiohttp.ClientSession | None = None
@@ -167,7 +170,9 @@ class DaemonLink:
                 await asyncio.sleep(DAEMON_RETRY_S)
 
     async def _register(self, **more: object) -> None:
-        body = self._registration().to_json() | more
+        # so that the daemon knows a registration that comes after a later one
+        own = {"driver": self._word, "attempt": next(self._attempts)}
+        body = self._registration().to_json() | own | more
         welcome = _read(Welcome.from_json, await self._request("POST", "/v1/trainers", body))
         self._epoch, self._version = welcome.epoch, welcome.listed.version
         self._tail_sent, self._tail_at_s = (), float("-inf")  # a restarted daemon has no line of it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -43,6 +43,9 @@ _FEW = 100
 _SLICE_S = 0.005
 _FIRST_SLICE = 16
 _MOST_SLICE = 500
+# The trainers, and the drivers of each, whose registrations are remembered.
+_MOST_TRAINERS = 10_000
+_MOST_DRIVERS = 16
 
 _T = TypeVar("_T")
 
@@ -65,7 +68,10 @@ async def register(request: web.Request) -> web.Response:
     fields, now_s = Fields(body, "trainer"), service.now()
     code = fields.whole("exit_code", None)  # of a driver that cannot begin: nothing is planned for it
     ended = [] if code is None else [Finished(now_s, asked.id, code, fields.text("reason", ""))]
-    apply(request, Registered(now_s, asked), *ended)
+    drivers, driver, attempt = request.app[DRIVERS], fields.name("driver", ""), fields.whole("attempt", 0)
+    if known is None or not drivers.is_late(asked.id, driver, attempt):
+        apply(request, Registered(now_s, asked), *ended)
+        drivers.took(asked.id, driver, attempt, service.state.trainers)
     welcome = service.welcome(asked.id)  # built now: another driver may come meanwhile
     welcome = replace(welcome, listed=_listed(request, welcome.listed))
     return answered(await beside(request, lambda: encoded(welcome.to_json())))
@@ -177,6 +183,37 @@ def _check_epoch(trainer: Trainer, epoch: int) -> None:
         )
     if not trainer.active:
         raise RequestRefused(409, f"trainer {trainer.id} has finished: register again to go on")
+
+
+class Drivers:
+    """The drivers of each trainer by the words that they drew, in the order of their first registrations.
+
+    A registration can come late, after others that were sent later, if its connection was given up and its bytes were
+    not. An older driver sends no word: each of its registrations counts.
+    """
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, dict[str, int]] = {}
+
+    def is_late(self, trainer: str, driver: str, attempt: int) -> bool:
+        """Whether this driver has registered by a later attempt; raises RequestRefused if another driver came since."""
+        known = self._attempts.get(trainer, {})
+        if driver in known and driver != next(reversed(known)):
+            raise RequestRefused(409, f"trainer {trainer} has a newer driver: stop")
+        return attempt <= known.get(driver, -1)
+
+    def took(self, trainer: str, driver: str, attempt: int, trainers: Container[str]) -> None:
+        """Note a registration that counted; `trainers` are those that are known."""
+        if len(self._attempts) >= _MOST_TRAINERS:
+            self._attempts = {id_: known for id_, known in self._attempts.items() if id_ in trainers}
+        if driver:
+            known = self._attempts.setdefault(trainer, {})
+            known[driver] = attempt
+            while len(known) > _MOST_DRIVERS:
+                del known[next(iter(known))]
+
+
+DRIVERS: web.AppKey[Drivers] = web.AppKey("drivers", Drivers)
 
 
 class _Slices(Generic[_T]):

@@ -249,6 +249,21 @@ async def test_S4_a_second_driver_fences_the_first_even_in_its_long_poll(served:
         assert "newer driver" in answer["error"]
 
 
+async def test_regression_a_registration_that_came_late_fenced_the_driver_that_had_sent_it(served: Served) -> None:
+    sent = [TRAINER | {"driver": "a1", "attempt": number} for number in (1, 2)]
+    _, welcome = await served.ask("POST", "/v1/trainers", sent[1])
+    path = f"/v1/trainers/run-here-1/leases?epoch={welcome['epoch']}&version=0&wait_s=0"
+    for body in (sent[0], sent[1]):
+        status, late = await served.ask("POST", "/v1/trainers", body)
+        assert (status, late["epoch"]) == (200, welcome["epoch"])
+        assert (await served.ask("GET", path))[0] == 200
+    _, other = await served.ask("POST", "/v1/trainers", TRAINER | {"driver": "b2", "attempt": 1})
+    assert other["epoch"] > welcome["epoch"]
+    assert (await served.ask("POST", "/v1/trainers", sent[1] | {"attempt": 9}))[0] == 409
+    _, older = await served.ask("POST", "/v1/trainers", TRAINER)
+    assert older["epoch"] > other["epoch"], "a driver of before sends no word"
+
+
 async def test_regression_a_driver_whose_registration_was_lost_with_the_host_ended_as_if_it_had_a_successor(
     served: Served,
 ) -> None:
