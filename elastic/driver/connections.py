@@ -8,6 +8,7 @@ from bftd.protocol.changes import ASKED, CANCELLED
 from bftd.protocol.container import failed
 from elastic.backends import Kind
 from elastic.backends.base import Backend
+from elastic.base.timing import BEAT_S
 from elastic.driver.context import TrainerContext
 from elastic.driver.failures.liveness import Liveness
 from elastic.driver.failures.policy import FailurePolicy
@@ -175,7 +176,10 @@ class PeerConnections:
             pilot.reason = pilot.reason or CANCELLED
         else:
             pilot.reason = pilot.reason or ASKED
-            self._pilot_manager.report_state(pilot, "leaving", at_s=at_s)
+            # By this host's clock, as all that the daemon is told: the node's own may be wrong.
+            now_s = time.time()
+            known_s = self._liveness.known_s(pilot.agent) + BEAT_S if pilot.agent is not None else 0.0
+            self._pilot_manager.report_state(pilot, "leaving", at_s=min(max(at_s, now_s - known_s), now_s))
         self._pilot_manager.leave_at_once(pilot)
 
     def _from_step(self, peer: Peer, message: Message) -> None:

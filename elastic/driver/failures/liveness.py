@@ -27,6 +27,9 @@ class Liveness:
         self._looked_s = clock()
         self._time_s = 0.0
         self._heard: dict[Peer, float] = {}
+        self._signs: dict[Peer, tuple[float, float]] = {}
+        """By the clock, the last two signs of life."""
+
         self._stepped: set[Peer] = set()
         self._killed: dict[Peer, float] = {}
         self._busy: set[Peer] = set()
@@ -34,6 +37,8 @@ class Liveness:
     def heard(self, peer: Peer) -> None:
         """Notes a sign of life."""
         self._heard[peer] = self._time_s
+        now_s = self._clock()
+        self._signs[peer] = self._signs.get(peer, (now_s, now_s))[1], now_s
         self._busy.discard(peer)
 
     def stepped(self, worker: Peer) -> None:
@@ -43,6 +48,7 @@ class Liveness:
     def gone(self, peer: Peer) -> None:
         """Forgets a connection that has ended."""
         self._heard.pop(peer, None)
+        self._signs.pop(peer, None)
         self._killed.pop(peer, None)
         self._stepped.discard(peer)
         self._busy.discard(peer)
@@ -50,6 +56,11 @@ class Liveness:
     def silence_s(self, peer: Peer) -> float:
         """Returns how long a peer has been silent while this process ran; 0 for one that is not connected."""
         return self._time_s - self._heard.get(peer, self._time_s)
+
+    def known_s(self, peer: Peer) -> float:
+        """Returns how long ago the sign of life before the last one came, 0 for a peer that is not connected."""
+        now_s = self._clock()
+        return now_s - self._signs.get(peer, (now_s, now_s))[0]
 
     def beat(self) -> None:
         """Advances the time, sends each agent a beat, and gives up nodes whose agents answered none for too long."""

@@ -11,6 +11,7 @@ import pytest
 
 from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
 from bftd.protocol.sizes import Sizes
+from elastic.base.timing import BEAT_S
 from elastic.driver import timers
 from elastic.driver import trainer as trainers
 from elastic.driver.failures import liveness as livenesses
@@ -211,12 +212,28 @@ async def test_slurms_notice_is_answered_at_once_and_told_with_its_time(stage: S
     await stage.worker("n2")
     agent = stage.pilot("n1").agent
     assert agent
-    await stage.says(agent, {"op": "leaving", "at_s": 123.5})
+    noticed_s = time.time()
+    await stage.says(agent, {"op": "leaving", "at_s": noticed_s})
     await until("let go", lambda: ops(agent)[-1] == "go")
     [report] = stage.reports(LeaseReport, state="leaving")
-    assert (report.id, report.at_s) == ("n1.1", 123.5)
+    assert (report.id, report.at_s) == ("n1.1", noticed_s)
     assert ops(stage.pilot("n2").workers[0]) == []
     await stage.trains_on("n2")
+
+
+@pytest.mark.parametrize("by_s", [-3600.0, 3600.0])
+async def test_regression_a_nodes_wrong_clock_made_a_give_back_look_longer_or_shorter(
+    stage: Stage, by_s: float
+) -> None:
+    stage.grant("n1")
+    await stage.warm("n1")
+    agent = stage.pilot("n1").agent
+    assert agent
+    began_s = time.time()
+    await stage.says(agent, {"op": "beat"})
+    await stage.says(agent, {"op": "leaving", "at_s": time.time() + by_s})
+    [report] = stage.reports(LeaseReport, state="leaving")
+    assert began_s - BEAT_S <= report.at_s <= time.time()
 
 
 async def test_regression_the_agents_of_a_cancelled_job_were_taken_for_preempted_ones(stage: Stage) -> None:
