@@ -28,7 +28,7 @@ import click
 
 from benchmarks import markdown
 from benchmarks.evidence.model import Benchmark
-from bftd.simulation.world.faults import KINDS
+from bftd.simulation.world.faults.kinds import KINDS
 from bftd.simulation.world.world import WorldSettings, run
 
 if sys.version_info >= (3, 11):

@@ -30,10 +30,10 @@ import click
 
 from benchmarks import markdown
 from benchmarks.evidence.model import Benchmark
-from bftd.simulation.world import history
-from bftd.simulation.world.faults import KINDS
+from bftd.simulation.world.faults import history
+from bftd.simulation.world.faults.kinds import KINDS
+from bftd.simulation.world.faults.shrinking import shrunk
 from bftd.simulation.world.night import drawn_settings
-from bftd.simulation.world.shrinking import shrunk
 from bftd.simulation.world.workloads import WORKLOADS
 from bftd.simulation.world.world import WorldResult, WorldSettings, run
 

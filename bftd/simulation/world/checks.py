@@ -11,7 +11,8 @@ from bftd.http.auth.ownership import FOREGROUND
 from bftd.http.handlers.driver import MOST_TRAINERS_OF_A_USER
 from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.host_faults import HOST_KINDS
+from bftd.simulation.world.faults.host_faults import HOST_KINDS
+from bftd.simulation.world.faults.slurm_faults import SLURM_KINDS
 from bftd.simulation.world.loop import SimulatedLoop
 from bftd.simulation.world.network import Network
 from bftd.simulation.world.programs import SimulatedDaemon, SimulatedDriver, TrainerOrder
@@ -20,7 +21,6 @@ from bftd.simulation.world.rules.ends import Ended
 from bftd.simulation.world.rules.pilots import PilotRules
 from bftd.simulation.world.rules.state import StateRules, failures_of
 from bftd.simulation.world.scripts import BATCH
-from bftd.simulation.world.slurm_faults import SLURM_KINDS
 from elastic.options.elastic_option import ElasticSpec
 
 _OWN_FAULT = "please report it"

@@ -27,11 +27,11 @@ from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.commands import SimulatedClient
 from bftd.simulation.world.disk import Disk
+from bftd.simulation.world.faults.wire import Mail, MailedTransport
 from bftd.simulation.world.loop import Process
 from bftd.simulation.world.network import End, NetworkLoop, Socket, Transport
 from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.training import Agent, Companion, StateOfStep
-from bftd.simulation.world.wire import Mail, MailedTransport
 from elastic.backends import KINDS
 from elastic.backends.base import TrainerServices
 from elastic.backends.torchrun.driver import TorchrunBackend

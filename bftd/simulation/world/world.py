@@ -24,7 +24,7 @@ from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.world.checks import Checks
 from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.disk import simulated_files
-from bftd.simulation.world.faults import Fault, Solver, drawn, strike
+from bftd.simulation.world.faults.kinds import Fault, Solver, drawn, strike
 from bftd.simulation.world.loop import BEGIN_S, process_or_none, simulated
 from bftd.simulation.world.network import NetworkLoop
 from bftd.simulation.world.programs import TrainerOrder

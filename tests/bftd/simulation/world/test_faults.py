@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 
 from bftd.simulation.world import world
-from bftd.simulation.world.faults import KINDS
+from bftd.simulation.world.faults.kinds import KINDS
 from bftd.simulation.world.world import WorldSettings
 
 SETTINGS = WorldSettings(seed=3, hours=0.2, nodes=3, trainers=2, steps=80, faults=tuple(KINDS))

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bftd.simulation.world import history
-from bftd.simulation.world.faults import Fault
+from bftd.simulation.world.faults import history
+from bftd.simulation.world.faults.kinds import Fault
 from bftd.simulation.world.world import WorldSettings
 
 LOG = [

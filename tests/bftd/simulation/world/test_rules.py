@@ -22,7 +22,7 @@ from bftd.protocol import comment
 from bftd.protocol.reports import CrashReport
 from bftd.service.canceller import Canceller
 from bftd.simulation.slurm.model import JobRun, SimulatedJob
-from bftd.simulation.world import world
+from bftd.simulation.world import site, world
 from bftd.simulation.world.rules import bounds, ends
 from bftd.simulation.world.rules.ends import Ended
 from bftd.simulation.world.scripts import ScriptFault, Training
@@ -140,7 +140,7 @@ def test_a_fault_of_the_product_breaks_its_rule(rule: str, monkeypatch: pytest.M
     for owner, name, change in fault.changes:
         monkeypatch.setattr(owner, name, change(getattr(owner, name)))
     if rule == "S8":
-        monkeypatch.setattr(world, "Config", lambda: Config(slurm=SlurmConfig(submit_rate_per_min=1)))
+        monkeypatch.setattr(site, "Config", lambda: Config(slurm=SlurmConfig(submit_rate_per_min=1)))
     courses = (world.run(replace(fault.settings, seed=seed)).violation for seed in SEEDS)
     assert next(filter(None, courses), "no rule breaks").startswith(rule)
 

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bftd.service.service import Service
-from bftd.simulation.world import shrinking, world
-from bftd.simulation.world.faults import KINDS, Fault, drawn
-from bftd.simulation.world.shrinking import smallest
+from bftd.simulation.world import world
+from bftd.simulation.world.faults import shrinking
+from bftd.simulation.world.faults.kinds import KINDS, Fault, drawn
+from bftd.simulation.world.faults.shrinking import smallest
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from bftd.simulation.world import world
-from bftd.simulation.world.faults import KINDS
+from bftd.simulation.world.faults.kinds import KINDS
 from bftd.simulation.world.night import SHAPES, drawn_settings
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress

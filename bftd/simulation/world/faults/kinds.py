@@ -9,8 +9,8 @@ from random import Random
 from typing import Any, Protocol
 
 import milp
-from bftd.simulation.world.host_faults import HOST_KINDS, Host
-from bftd.simulation.world.slurm_faults import SLURM_KINDS
+from bftd.simulation.world.faults.host_faults import HOST_KINDS, Host
+from bftd.simulation.world.faults.slurm_faults import SLURM_KINDS
 
 _SLOWEST = 3000.0
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from itertools import zip_longest
 from typing import Any
 
-from bftd.simulation.world.faults import KINDS, Fault
+from bftd.simulation.world.faults.kinds import KINDS, Fault
 from bftd.simulation.world.workloads import WORKLOADS
 from bftd.simulation.world.world import WorldSettings
 
