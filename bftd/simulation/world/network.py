@@ -23,6 +23,7 @@ Address = tuple[str, int] | str
 
 _TRIP_S = 0.0003
 _APART_S = 1e-7
+_AGAIN_S, _AGAIN_MOST_S = 0.2, 120.0
 _UCRED = struct.Struct("3i")
 
 
@@ -44,6 +45,7 @@ class End:
         self._network = network
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         process.on_kill.append(self.close)
 
     @property
@@ -52,7 +54,7 @@ class End:
         return bool(self.arrived) or self.finished or self.closed or self.error is not None
 
     def send(self, data: bytes) -> None:
-        """Send bytes; those to an end that is gone or out of reach are lost."""
+        """Send bytes; those to an end that is gone are lost, and one that is out of reach has them later."""
         if not self.closed and self.error is None:
             self._deliver(self.other.take, bytes(data))
 
@@ -81,14 +83,34 @@ class End:
         """Note that the connection is broken."""
         if not self.closed and self.error is None:
             self.error = error
+            self._unsent.clear()
             self.heard()
 
     def _deliver(self, act: Callable[..., None], *arguments: Any) -> None:
-        loop = self._network.loop
-        if self._network.is_cut(self, self.other):
-            if self.timeout_s is not None and self._timer is None and not self.closed:
-                self._timer = loop.call_later(self.timeout_s, self.fail, TimeoutError("the other end is silent"))
+        if not self._unsent and not self._network.is_cut(self, self.other):
+            self._pass_on(act, *arguments)
             return
+        self._unsent.append((act, arguments))
+        if self.timeout_s is not None and self._timer is None and not self.closed:
+            silent = TimeoutError("the other end is silent")
+            self._timer = self._network.loop.call_later(self.timeout_s, self.fail, silent)
+        if len(self._unsent) == 1:
+            self._network.loop.later(_AGAIN_S, self._send_again, 2 * _AGAIN_S)
+
+    def _send_again(self, next_s: float) -> None:
+        """Send what could not pass, ever more seldom, as TCP does."""
+        if self._unsent and self._network.is_cut(self, self.other):
+            self._network.loop.later(next_s, self._send_again, min(2 * next_s, _AGAIN_MOST_S))
+            return
+        unsent, self._unsent = self._unsent, []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for act, arguments in unsent:
+            self._pass_on(act, *arguments)
+
+    def _pass_on(self, act: Callable[..., None], *arguments: Any) -> None:
+        loop = self._network.loop
         # timers of the same time are not called in the order in which they were set
         self._last_s = max(self._last_s + _APART_S, loop.time() + self._network.delay_s())
         self._network.run(self._last_s, self.other.process, act, *arguments)
