@@ -206,7 +206,7 @@ class Group:
             await ended.wait()
         if self.broken and number in self._waiting:
             await asyncio.sleep(training.random.uniform(0.01, 0.3))
-            raise ScriptError("RuntimeError: Connection closed by peer")
+            raise ScriptError("RuntimeError: Broken pipe")
 
     def saves(self, step: int, saves: bool) -> None:
         """Note whether a worker saves at the end of a step: all do, or none, as they wait for one another in it."""
