@@ -32,11 +32,13 @@ _LATE = frozenset({"slow", "cut", "reset", "slurmctld", "driver", *SLURM_KINDS, 
 class Watched(Protocol):
     """The site, as it is looked at."""
 
-    drivers: Mapping[str, SimulatedDriver]
-    """The present ones, by trainer."""
+    @property
+    def drivers(self) -> Mapping[str, SimulatedDriver]:
+        """The present drivers, by trainer."""
 
-    struck: Sequence[str]
-    """The kinds of the faults so far."""
+    @property
+    def struck(self) -> Sequence[str]:
+        """The kinds of the faults so far."""
 
     @property
     def daemon(self) -> SimulatedDaemon | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -15,7 +16,8 @@ from typing import Any
 import pytest
 
 from bftd.simulation.world import world
-from bftd.simulation.world.loop import Forbidden, SimulatedLoop, simulated
+from bftd.simulation.world.loop import Forbidden, Process, SimulatedLoop, simulated
+from bftd.simulation.world.network import End, NetworkLoop
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 
@@ -67,3 +69,33 @@ def test_S10_a_driver_that_counts_steps_twice_is_found(monkeypatch: pytest.Monke
 def test_what_leaves_the_simulation_is_refused_at_once(escape: Callable[[], Any]) -> None:
     with simulated(SimulatedLoop(Random(1))), pytest.raises(Forbidden):
         escape()
+
+
+@pytest.mark.parametrize(("timeout_s", "heard"), [(None, b"before meanwhile after"), (5.0, b"before ")])
+def test_what_a_cut_has_held_back_comes_after_it_unless_the_connection_has_timed_out(
+    timeout_s: float | None, heard: bytes
+) -> None:
+    loop, theirs = NetworkLoop(Random(1)), list[End]()
+
+    async def talk(cut: frozenset[str]) -> None:
+        end = await loop.network.connect(("b", 1))
+        end.timeout_s = timeout_s
+        end.send(b"before ")
+        await asyncio.sleep(1.0)
+        loop.network.cuts.add(cut)
+        end.send(b"meanwhile ")
+        await asyncio.sleep(10.0)
+        assert theirs[0].arrived == b"before "
+        loop.network.cuts.discard(cut)
+        end.send(b"after")
+        await asyncio.sleep(20.0)
+        assert theirs[0].arrived == heard
+        assert (end.error is None) == (timeout_s is None)
+
+    async def main() -> None:
+        Process("server", "b").run(loop.network.listen, ("b", 1), theirs.append)
+        await Process("client", "a").start(talk, frozenset({"a", "b"}))
+
+    with simulated(loop):
+        loop.run_until_complete(main())
+        loop.shut()
