@@ -117,8 +117,13 @@ class RunningSite:
     def _start_daemon(self) -> None:
         self.log("world", "bftd starts")
         self._daemon = daemon = SimulatedDaemon(self._loop, self.cluster, self._folder, Config(), self.disks[LEDGER])
+        daemon.process.on_kill.append(lambda: self._killed(daemon))
         daemon.task.add_done_callback(self.failed)
         daemon.task.add_done_callback(lambda _: self._refused(daemon))
+
+    def _killed(self, daemon: SimulatedDaemon) -> None:
+        if daemon.service is not None and daemon.service._unwritten:
+            self.checks.loses_the_newest()  # it went on without its ledger
 
     def _refused(self, daemon: SimulatedDaemon) -> None:
         """Start a daemon that has refused to start again, as systemd does."""
