@@ -112,7 +112,7 @@ class SimulatedCluster(ClusterView):
         """Run an agent in a pilot to its end; returns whether Slurm has started it."""
         await asyncio.sleep(self._loop.random.expovariate(1.0 / _STARTED_S))
         pilot = self.pilots.get(job_id)
-        if self.is_away or pilot is None or pilot.ending or self._is_unreachable(pilot.node):
+        if self.is_away or pilot is None or pilot.ending or self.is_unreachable(pilot.node):
             return False
         process = pilot.step = Process(f"agent {pilot.node}", pilot.node)
         ended = asyncio.Event()
@@ -126,7 +126,8 @@ class SimulatedCluster(ClusterView):
             task.cancel()
         return True
 
-    def _is_unreachable(self, node: str) -> bool:
+    def is_unreachable(self, node: str) -> bool:
+        """Whether slurmctld hears nothing of what is on a node."""
         condition = self.conditions[node]
         return condition.silent or condition.unheard
 
@@ -210,7 +211,7 @@ class SimulatedCluster(ClusterView):
     def kill_step(self, job_id: str) -> None:
         """Kill the processes of a pilot, which it outlives."""
         pilot = self.pilots.get(job_id)
-        if pilot is not None and pilot.step is not None and not self._is_unreachable(pilot.node):
+        if pilot is not None and pilot.step is not None and not self.is_unreachable(pilot.node):
             pilot.step.kill()
 
     def has_step(self, job_id: str) -> bool:
@@ -228,7 +229,7 @@ class SimulatedCluster(ClusterView):
     def may_leave(self, pilot: PilotJob) -> bool:
         """Whether a pilot that is to end can leave its node, as far as Slurm is concerned."""
         clings = pilot.worker is not None and pilot.worker.clings
-        hindered = self.halted or self._is_unreachable(pilot.node) or self.conditions[pilot.node].epilog_s
+        hindered = self.halted or self.is_unreachable(pilot.node) or self.conditions[pilot.node].epilog_s
         return not (clings or hindered)
 
     @property

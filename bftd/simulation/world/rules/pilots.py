@@ -157,7 +157,9 @@ class PilotRules:
             seen_s = self._lasts("regular", lease.id, lease.live and self._cluster.has_job(lease.node), now_s)
             if seen_s > _SEEN_WITHIN_S:
                 yield f"S2: lease {lease.id} lives on, {seen_s:.0f} s after job {self._job_on(lease.node)} began"
-            gone_s = self._lasts("gone", lease.id, lease.placed_s is not None and lease.id not in pilots, now_s)
+            gone = lease.placed_s is not None and lease.id not in pilots
+            gone = gone and not self._cluster.is_unreachable(lease.node)
+            gone_s = self._lasts("gone", lease.id, gone, now_s)
             if gone_s > _GONE_S:
                 yield f"L3: lease {lease.id} has had no pilot for {gone_s:.0f} s"
             late_s = self._lasts("late", lease.id, lease.live and lease.placed_s is None, now_s)
