@@ -148,7 +148,7 @@ class Training:
 
     def resumes(self, folder: Path, step: int) -> None:
         """Look at the checkpoint that a driver begins with: what was kept is there, and as it was saved."""
-        if step < self.kept_step:
+        if max(step, 0) < self.kept_step:
             self.wrong.append(f"torn: a driver begins at step {step}, and the checkpoint of {self.kept_step} was kept")
         elif step > 0:
             (path,) = folder.glob(f"state-{step}-*.pt")

@@ -46,7 +46,7 @@ class StateRules:
             if anew or not state.pool.seen:
                 yield from _forgotten(before, state, anew)
         if before is None or state.leases is not before.leases:
-            known = before.leases if before is not None else {}
+            known = before.leases if before is not None else self.granted
             for id_, lease in state.leases.items():
                 if id_ not in known:
                     yield from self._grant(state, lease, seen, blind_s)
