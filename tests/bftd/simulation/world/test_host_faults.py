@@ -36,6 +36,7 @@ def lived(monkeypatch: pytest.MonkeyPatch) -> Lived:
             random = Random(5)
             for _ in range(times):
                 await asyncio.sleep(60.0)
+                site.struck.append("disk")  # trainers have had some fault of a host
                 await work(site, random)
 
         monkeypatch.setattr(world, "strike", strike)
