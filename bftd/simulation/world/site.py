@@ -24,7 +24,7 @@ _FLUSHED_S = 10.0
 """A step that the ledger has taken this long ago is on the disk: SQLite's log is written back every few seconds."""
 
 _SETTLED_S = 60.0
-"""What a disk, a clock or a lost answer has delayed is made up for within this time."""
+"""Delays by a disk, a clock or a lost answer are made up for within this time."""
 
 _KILL_WAIT_S = 30.0
 _SRUN_S = 0.015

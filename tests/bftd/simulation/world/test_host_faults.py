@@ -42,7 +42,7 @@ def lived(monkeypatch: pytest.MonkeyPatch) -> Lived:
         monkeypatch.setattr(world, "strike", strike)
         result = world.run(SMALL)
         assert not result.violation
-        assert sum("has finished with exit code 0" in line for line in result.log) == SMALL.trainers
+        assert count(result.log, r"world: \d+ \(0, ") == SMALL.trainers
         return result.log
 
     return live
