@@ -88,10 +88,10 @@ class Ledger:
                 self._db = self._opened(max_bytes, working)
             self._upkeep = Retention(self._db, self.path, max_bytes)
         except (OSError, sqlite3.Error) as error:
-            self._lock_release()
+            os.close(self._lock)
             raise LedgerError(f"cannot use the ledger {self.path} ({error}): {filesystem.advice(error)}") from None
         except LedgerError:
-            self._lock_release()
+            os.close(self._lock)
             raise
         self._thinning = Thinning()
         self._checkpoints = Checkpoints(self.path)
@@ -112,7 +112,7 @@ class Ledger:
             log.warning("%s", error)
         self._checkpoints.close()
         self._db.close()
-        self._lock_release()
+        os.close(self._lock)
 
     @property
     def may_lack_steps(self) -> bool:
@@ -294,9 +294,6 @@ class Ledger:
             message = f"another bftd uses the ledger {self.path}: stop it, or set another [ledger] path"
             raise LedgerInUse(message) from None
         return lock
-
-    def _lock_release(self) -> None:
-        os.close(self._lock)
 
     def _opened(self, max_bytes: int, working: Callable[[], None]) -> sqlite3.Connection:
         """Return the database in this version's form, created or upgraded if necessary."""

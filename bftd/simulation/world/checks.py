@@ -13,8 +13,8 @@ from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.faults.host_faults import HOST_KINDS
 from bftd.simulation.world.faults.slurm_faults import SLURM_KINDS
-from bftd.simulation.world.loop import SimulatedLoop
-from bftd.simulation.world.network import Network
+from bftd.simulation.world.machine.loop import SimulatedLoop
+from bftd.simulation.world.machine.network import Network
 from bftd.simulation.world.programs import SimulatedDaemon, SimulatedDriver, TrainerOrder
 from bftd.simulation.world.rules import Violation, bounds, ends
 from bftd.simulation.world.rules.ends import Ended

@@ -15,7 +15,8 @@ from typing import Any
 from bftd.pool.backfill.model import union
 from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.slurm.nodes import bits
-from bftd.simulation.world.loop import Process, SimulatedLoop
+from bftd.simulation.world.machine.loop import SimulatedLoop
+from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.slurmctld import ClusterView, PilotJob, Request
 
 _KILL_WAIT_S = 30.0

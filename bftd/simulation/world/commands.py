@@ -13,7 +13,8 @@ from math import inf
 from time import gmtime, strftime
 
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.loop import SimulatedLoop, current_process
+from bftd.simulation.world.machine.loop import SimulatedLoop
+from bftd.simulation.world.machine.processes import current_process
 from bftd.simulation.world.slurmctld import Request
 from slurm_plugin.errors import NoAnswer
 from slurm_plugin.read.client import CommandResult, SlurmClient

@@ -26,10 +26,11 @@ from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.commands import SimulatedClient
-from bftd.simulation.world.disk import Disk
 from bftd.simulation.world.faults.wire import Mail, MailedTransport
-from bftd.simulation.world.loop import Process
-from bftd.simulation.world.network import End, NetworkLoop, Socket, Transport
+from bftd.simulation.world.machine.disk import Disk
+from bftd.simulation.world.machine.network import End
+from bftd.simulation.world.machine.processes import Process
+from bftd.simulation.world.machine.sockets import NetworkLoop, Socket, Transport
 from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.training import Agent, Companion, StateOfStep
 from elastic.backends import KINDS
@@ -244,7 +245,7 @@ class SimulatedDriver:
             given_address=HOST,
             log="",
         )
-        listening = self._loop.network.listening_socket()
+        listening = self._loop.listening_socket()
         trainer: TrainerDriver
         daemon = DaemonLink(
             settings.socket_path,

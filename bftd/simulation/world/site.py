@@ -11,11 +11,11 @@ from random import Random
 from bftd.config.keys import Config
 from bftd.simulation.world.checks import Checks
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.disk import DISKS, HOME, LEDGER, Disk
 from bftd.simulation.world.faults.kinds import Solver
 from bftd.simulation.world.faults.wire import Mail
-from bftd.simulation.world.loop import Killed, Process
-from bftd.simulation.world.network import NetworkLoop
+from bftd.simulation.world.machine.disk import DISKS, HOME, LEDGER, Disk
+from bftd.simulation.world.machine.processes import Killed, Process
+from bftd.simulation.world.machine.sockets import NetworkLoop
 from bftd.simulation.world.programs import HOST, SimulatedDaemon, SimulatedDriver, TrainerOrder
 from bftd.simulation.world.rules import Violation
 

@@ -13,7 +13,8 @@ from typing import Any
 from bftd.simulation.slurm.controller import Controller
 from bftd.simulation.slurm.lines import WaitingJob
 from bftd.simulation.slurm.model import JobRun, SimulatedJob, SimulatedSite
-from bftd.simulation.world.loop import Process, SimulatedLoop
+from bftd.simulation.world.machine.loop import SimulatedLoop
+from bftd.simulation.world.machine.processes import Process
 from slurm_plugin.read.client import CommandResult
 from slurm_plugin.read.types import Job, Node, Partition
 

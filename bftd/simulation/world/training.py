@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bftd.simulation.world.loop import Process
+from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.scripts import BATCH, ScriptError, Training, content_of
 from bftd.simulation.world.slurmctld import PilotJob
 from elastic.base.timing import BEAT_S, DRIVER_LOST_S, KILLED_S, LEAVE_S, REACH_S, REPORT_S

@@ -8,7 +8,7 @@ from random import Random
 
 from bftd.pool.backfill.model import Component
 from bftd.simulation.slurm.model import SimulatedJob
-from bftd.simulation.world.loop import BEGIN_S
+from bftd.simulation.world.machine.loop import BEGIN_S
 
 _HOUR_S, _DAY_S = 3600.0, 86_400.0
 _FIRST_S = 5.0

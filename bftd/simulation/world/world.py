@@ -23,15 +23,16 @@ import milp
 from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.world.checks import Checks
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.disk import simulated_files
 from bftd.simulation.world.faults.kinds import Fault, Solver, drawn, strike
-from bftd.simulation.world.loop import BEGIN_S, process_or_none, simulated
-from bftd.simulation.world.network import NetworkLoop
+from bftd.simulation.world.machine.disk import simulated_files
+from bftd.simulation.world.machine.loop import BEGIN_S, simulated
+from bftd.simulation.world.machine.processes import process_or_none
+from bftd.simulation.world.machine.sockets import NetworkLoop
+from bftd.simulation.world.machine.sqlite_files import simulated_sqlite
 from bftd.simulation.world.programs import TrainerOrder
 from bftd.simulation.world.rules import Violation
 from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.site import RunningSite
-from bftd.simulation.world.sqlite_files import simulated_sqlite
 from bftd.simulation.world.workloads import WORKLOADS
 
 _MEMORY = "/dev/shm"

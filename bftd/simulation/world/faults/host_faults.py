@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Protocol
 
-from bftd.simulation.world.disk import Disk
 from bftd.simulation.world.faults import hostile
 from bftd.simulation.world.faults.slurm_faults import SlurmSite
 from bftd.simulation.world.faults.wire import Mail
-from bftd.simulation.world.loop import HostClock
+from bftd.simulation.world.machine.disk import Disk
+from bftd.simulation.world.machine.loop import HostClock
 from bftd.simulation.world.programs import HOST, SimulatedDaemon
 from bftd.simulation.world.rules import Violation
 

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from bftd.http.connections import OF_A_USER_MOST
-from bftd.simulation.world.loop import Process
-from bftd.simulation.world.network import Address, End, Network
+from bftd.simulation.world.machine.network import Address, End, Network
+from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.programs import HOST, SOCKET
 from bftd.simulation.world.rules import Violation
 

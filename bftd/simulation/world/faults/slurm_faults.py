@@ -10,8 +10,8 @@ from random import Random
 from typing import Any, Protocol
 
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.loop import Process
-from bftd.simulation.world.network import Network
+from bftd.simulation.world.machine.network import Network
+from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.slurmctld import NodeCondition
 from slurm_plugin.read.client import CommandResult
 

@@ -15,9 +15,10 @@ import pytest
 
 from bftd.base.errors import LedgerError
 from bftd.ledger.file import Ledger
-from bftd.simulation.world.disk import Disk, simulated_files
-from bftd.simulation.world.loop import Process, SimulatedLoop, simulated
-from bftd.simulation.world.sqlite_files import simulated_sqlite
+from bftd.simulation.world.machine.disk import Disk, simulated_files
+from bftd.simulation.world.machine.loop import SimulatedLoop, simulated
+from bftd.simulation.world.machine.processes import Process
+from bftd.simulation.world.machine.sqlite_files import simulated_sqlite
 from bftd.simulation.world.training import StateOfStep
 from elastic.store.store import CheckpointStore, NotStoredError
 

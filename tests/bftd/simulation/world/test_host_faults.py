@@ -14,10 +14,10 @@ from bftd.core.model.timing import CLOCK_STEP_S
 from bftd.http.connections import OF_A_USER_MOST
 from bftd.protocol.bounds import EPOCHS_OF_A_BLOCK
 from bftd.simulation.world import world
-from bftd.simulation.world.disk import HOME, LEDGER
 from bftd.simulation.world.faults import hostile
 from bftd.simulation.world.faults.host_faults import HOST_KINDS
-from bftd.simulation.world.loop import HostClock
+from bftd.simulation.world.machine.disk import HOME, LEDGER
+from bftd.simulation.world.machine.loop import HostClock
 from bftd.simulation.world.programs import HOST
 from bftd.simulation.world.world import WorldSettings
 

@@ -16,7 +16,8 @@ from bftd.simulation.world import world
 from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.commands import SimulatedClient
 from bftd.simulation.world.faults.slurm_faults import SLURM_KINDS, mangled
-from bftd.simulation.world.loop import BEGIN_S, Process, SimulatedLoop, simulated
+from bftd.simulation.world.machine.loop import BEGIN_S, SimulatedLoop, simulated
+from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.slurmctld import PilotJob
 from bftd.simulation.world.world import WorldSettings
 from slurm_plugin.errors import NoAnswer, SnapshotError

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bftd.simulation.world.loop import BEGIN_S
+from bftd.simulation.world.machine.loop import BEGIN_S
 from bftd.simulation.world.workloads import WORKLOADS, steady, summit
 
 

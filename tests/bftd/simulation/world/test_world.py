@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from bftd.simulation.world import world
-from bftd.simulation.world.loop import Forbidden, Process, SimulatedLoop, simulated
-from bftd.simulation.world.network import End, NetworkLoop
+from bftd.simulation.world.machine.loop import Forbidden, SimulatedLoop, simulated
+from bftd.simulation.world.machine.network import End
+from bftd.simulation.world.machine.processes import Process
+from bftd.simulation.world.machine.sockets import NetworkLoop
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 

@@ -17,8 +17,8 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar
 from unittest import mock
 
-from bftd.simulation.world.disk import Disk, on_disk
-from bftd.simulation.world.loop import Killed
+from bftd.simulation.world.machine.disk import Disk, on_disk
+from bftd.simulation.world.machine.processes import Killed
 
 
 @contextmanager

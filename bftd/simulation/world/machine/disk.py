@@ -22,8 +22,8 @@ from typing import Any
 from unittest import mock
 
 from bftd.ledger import filesystem
-from bftd.simulation.world.fibers import Fiber
-from bftd.simulation.world.loop import Killed, Process, process_or_none
+from bftd.simulation.world.machine.fibers import Fiber
+from bftd.simulation.world.machine.processes import Killed, Process, process_or_none
 
 DISKS = LEDGER, HOME = "ledger", "home"
 """The disks: the daemon's, and that of all users."""

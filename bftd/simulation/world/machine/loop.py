@@ -17,14 +17,15 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappush
 from random import Random
 from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
-from bftd.simulation.world.fibers import Condition, Dropped, Fiber, Lock
+from bftd.simulation.world.machine.fibers import Condition, Dropped, Fiber, Lock
+from bftd.simulation.world.machine.processes import Handle, Killed, TimerHandle, current, dying
 
 T = TypeVar("T")
 
@@ -46,10 +47,6 @@ class Forbidden(AssertionError):
     """Code in the simulated world tried something that only a real one has."""
 
 
-class Killed(BaseException):
-    """The process that runs now has been killed in the midst of an operation: nothing of it goes on."""
-
-
 @dataclass
 class HostClock:
     """The wall clock of a host: `ahead_s` of the true time, and by `drift` more for each second from `since_s` on."""
@@ -61,111 +58,6 @@ class HostClock:
     def error_s(self, now_s: float) -> float:
         """Return how far it is ahead of the true time, by the loop's time."""
         return self.ahead_s + self.drift * (now_s - self.since_s)
-
-
-class Process:
-    """A simulated process: what runs in its context ends with `kill`, at once and without its last words."""
-
-    disk: Any = None
-    """The `disk.Disk` that its files are on; None if they cannot fail."""
-
-    def __init__(self, name: str, host: str, uid: int = 0) -> None:
-        self.name = name
-        self.host = host
-        self.uid = uid
-        self.dead = self.clings = self._doomed = False
-        self.random: Random | None = None
-        self.held: list[_OfProcess] | None = None
-        """The callbacks that wait for a stopped process; None while it runs."""
-        self.on_kill: list[Callable[[], None]] = []
-        """The kernel's part of the end, the last first: it closes connections and files."""
-        self._context = contextvars.copy_context()
-        self._context.run(_current.set, self)
-
-    def start(self, work: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> asyncio.Task[T]:
-        """Run a coroutine in the process."""
-        return self.run(lambda: asyncio.get_running_loop().create_task(work(*arguments)))
-
-    def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Call a function in the process."""
-        return self._context.copy().run(work, *arguments)
-
-    def kill(self) -> None:
-        """End the process as SIGKILL does; one that clings ends when it does not any more."""
-        if self.clings:
-            self._doomed = True
-            return
-        self.dead = True
-        while self.on_kill:
-            self.on_kill.pop()()
-
-    def kill_here(self) -> None:
-        """End the process in the midst of what it does now: the kernel's part comes after that."""
-        self.dead = True
-        _dying.append(self)
-
-    def stop(self, *, clings: bool = False) -> None:
-        """Stop the process as SIGSTOP does, or as a dead file server does, for which it `clings` to life."""
-        self.clings = self.clings or clings
-        if self.held is None:
-            self.held = []
-
-    def go_on(self) -> None:
-        """Have a stopped process go on, or end: it sees what has arrived before it sees what the time is."""
-        self.clings = False
-        if self._doomed:
-            self.kill()
-        held, self.held = self.held, None
-        for handle in sorted(held or (), key=lambda one: not one.arrives):
-            handle.go_on()
-
-
-_current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
-
-
-def current_process() -> Process:
-    """Return the simulated process that runs now."""
-    process = _current.get()
-    assert process is not None, "only a simulated process does this"
-    return process
-
-
-def process_or_none() -> Process | None:
-    """Return the simulated process that runs now; None if the world itself acts."""
-    return _current.get()
-
-
-_dying: list[Process] = []
-
-
-class _OfProcess:
-    """A callback of a process: one that is killed is not called any more, one that is stopped is called later."""
-
-    __slots__ = ()
-    process: Process
-
-    def _run(self) -> None:
-        if self.process.held is not None:
-            self.process.held.append(self)
-        elif not self.process.dead:
-            super()._run()  # type: ignore[misc]
-
-    @property
-    def arrives(self) -> bool:
-        """Whether the kernel calls, with what has come over the network."""
-        return getattr(getattr(self._callback, "__self__", None), "of_kernel", False)  # type: ignore[attr-defined]
-
-    def go_on(self) -> None:
-        """Be called after all."""
-        self._loop._ready.append(self)  # type: ignore[attr-defined]
-
-
-class _Handle(_OfProcess, asyncio.Handle):
-    __slots__ = ("process",)
-
-
-class _TimerHandle(_OfProcess, asyncio.TimerHandle):
-    __slots__ = ("process",)
 
 
 class _Numbered:
@@ -231,7 +123,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     @property
     def random(self) -> Random:
         """The randomness of the process that runs now: what one draws changes nothing that others draw."""
-        process = _current.get()
+        process = current.get()
         if process is None:
             return self._random
         if process.random is None:
@@ -249,7 +141,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def wall_here(self) -> float:
         """Return the wall time on the host of the process that runs now."""
-        process = _current.get()
+        process = current.get()
         clock = None if process is None else self.clocks.get(process.host)
         return self.wall() + (0.0 if clock is None else clock.error_s(self._now_s))
 
@@ -259,7 +151,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def _task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **more: Any) -> asyncio.Task[Any]:
         task = _Task(next(self._number), coroutine, loop, **more)
-        if _current.get() is not None:
+        if current.get() is not None:
             # a task of a killed process must not be finalized, which would run its last words
             if len(self._kept) > self._most_kept:
                 self._kept = [one for one in self._kept if not one.done()]
@@ -289,28 +181,28 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         super()._run_once()  # type: ignore[misc]
         self.events += 1
-        while _dying:
-            _dying.pop(0).kill()
+        while dying:
+            dying.pop(0).kill()
         if self._failure is not None:
             raise self._failure
         self.after_event()
 
     def call_soon(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         """See asyncio; nothing of a killed process is called any more."""
-        process = _current.get() if context is None else context.get(_current)
+        process = current.get() if context is None else context.get(current)
         if process is None:
             return super().call_soon(callback, *args, context=context)
-        handle = _Handle(callback, args, self, context)
+        handle = Handle(callback, args, self, context)
         handle.process = process
         self._ready.append(handle)  # type: ignore[attr-defined]
         return handle
 
     def call_at(self, when: float, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         """See asyncio; nothing of a killed process is called any more."""
-        process = _current.get() if context is None else context.get(_current)
+        process = current.get() if context is None else context.get(current)
         if process is None:
             return super().call_at(when, callback, *args, context=context)
-        handle = _TimerHandle(when, callback, args, self, context)
+        handle = TimerHandle(when, callback, args, self, context)
         handle.process = process
         heappush(self._scheduled, handle)  # type: ignore[attr-defined]
         handle._scheduled = True  # type: ignore[attr-defined]
@@ -329,39 +221,27 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
         """Make the call a moment later, in place of a thread."""
         future = self.create_future()
-
-        def told(result: T | None, error: Exception | None) -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._call(func, args, future.cancelled, told)
+        self._call(func, args, future, future.cancelled)
         return future
 
     def submit(self, work: Callable[..., T], *arguments: Any) -> concurrent.futures.Future[T]:
         """Make the call a moment later, for code that submits it to an executor by itself."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-
-        def told(result: T | None, error: Exception | None) -> None:
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self._call(work, arguments, lambda: not future.set_running_or_notify_cancel(), told)
+        self._call(work, arguments, future, lambda: not future.set_running_or_notify_cancel())
         return future
 
     def _call(
         self,
         work: Callable[..., T],
         arguments: tuple[Any, ...],
+        future: asyncio.Future[T] | concurrent.futures.Future[T],
         is_unwanted: Callable[[], bool],
-        told: Callable[[T | None, Exception | None], None],
     ) -> None:
-        """Make a call in a fiber, and tell its outcome when it is over."""
+        """Make a call in a fiber, and give its future the outcome when it is over."""
+
+        def tell(give: Callable[[Any], None], outcome: Any) -> None:
+            if not future.cancelled():
+                give(outcome)
 
         def call() -> None:
             try:
@@ -374,9 +254,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 if isinstance(fault, _FAULTS) or not isinstance(fault, Exception):
                     self._failure = self._failure or fault
                 else:
-                    self.call_soon(told, None, fault)
+                    self.call_soon(tell, future.set_exception, fault)
             else:
-                self.call_soon(told, result, None)
+                self.call_soon(tell, future.set_result, result)
 
         def begin() -> None:
             if not is_unwanted():
@@ -396,7 +276,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def delay_s(self) -> float:
         """Return how long a call in a thread takes this time."""
-        disk = process.disk if (process := _current.get()) is not None else None
+        disk = process.disk if (process := current.get()) is not None else None
         return self.random.expovariate(1.0 / _PERIOD_S) * (1.0 if disk is None else disk.slow)
 
     def shut(self) -> None:
@@ -411,7 +291,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     task.drop()
         finally:
             asyncio._set_running_loop(None)
-        _dying.clear()
+        dying.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()
