@@ -19,6 +19,7 @@ from bftd.core.model import events as happening
 from bftd.core.model.domain import Action, CancelPilot, Happened, Settings, State
 from bftd.core.model.events import Event, PoolObserved, Registered, Tick
 from bftd.core.model.pause import Pause, Paused, Unpaused
+from bftd.core.planning.planning import Solve
 from bftd.core.step import fold
 from bftd.ledger.file import GIVE_BACKS, Ledger
 from bftd.ledger.history.quota import HistoryQuota, is_history_of
@@ -69,8 +70,9 @@ class Service:
     private = False
     # A note that drivers get at registration beside their leases; none if it is empty.
     greeting = ""
-    # The receiver of measurements.
+    # The receiver of measurements, and the solver of plans.
     meters: Meters = NO_METERS
+    solve: Solve = staticmethod(milp.solve)
 
     def __init__(
         self,
@@ -96,8 +98,7 @@ class Service:
         self._tried_s = self._tended_s = float("-inf")
         self.tails: dict[str, tuple[str, ...]] = {}  # the last lines of trainers' logs, as their drivers send them
         self.identities = other_daemons.identities(ledger)
-        now_s = now()
-        loaded = ledger.load(now_s)
+        loaded = ledger.load(now_s := now())
         self.core = stored_times.restored(loaded, now_s, config.pool.quarantine_s, steps_lost=ledger.may_lack_steps)
         if self.core != loaded:
             ledger.owe(loaded, self.core, ())
@@ -346,7 +347,7 @@ class Service:
             before = dataclasses.replace(before, pool=dataclasses.replace(before.pool, hold=UNWRITTEN))
             events = [_without_growth(event) for event in events]
         few = len(before.trainers) + len(before.leases) <= PLANNED_AT_ONCE_MOST
-        solve = metered(milp.solve, self.meters)
+        solve = metered(self.solve, self.meters)
         return fold(before, events, solve, plan=few or any(not isinstance(event, Registered) for event in events))
 
     def _log_unwritten(self, error: str) -> None:

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from aiohttp import web
 
+import milp
 from bftd.base.errors import LedgerError
 from bftd.config.keys import Config
 from bftd.core.model.events import Tick
+from bftd.core.planning.planning import Solve
 from bftd.http import api
 from bftd.http.auth.gate import Authenticator
 from bftd.http.connections import IDLE_S
@@ -67,6 +69,7 @@ class SimulatedDaemon:
         config: Config,
         disk: Disk | None = None,
         host: str = HOST,
+        solve: Solve = milp.solve,
     ) -> None:
         self.process = Process("bftd", host)
         self.process.disk = disk
@@ -79,6 +82,7 @@ class SimulatedDaemon:
         self._client = SimulatedClient(loop, cluster)
         self._path = folder / "ledger.sqlite"
         self._config = config
+        self._solve = solve
         self.task = self.process.start(self._run)
 
     async def _run(self) -> None:
@@ -95,6 +99,7 @@ class SimulatedDaemon:
         canceller = Canceller(lambda job_ids: self._client.cancel(job_ids, "KILL"))
         self.service = service = Service(self._config, ledger, canceller.ask, time.time, time.monotonic)
         service.meters = Counters(time.monotonic)
+        service.solve = self._solve
         gate = Authenticator(self._config.api, self._config.daemon)
         app = api.application(service, gate)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, keepalive_timeout=IDLE_S, logger=api._QUIET)

@@ -43,7 +43,6 @@ class RunningSite:
         orders: Sequence[TrainerOrder],
         log: Callable[[str, str], None],
         struck: list[str],
-        solver: Solver,
     ) -> None:
         """The caller sets `checks`, which look at this site, before anything starts."""
         self.cluster = cluster
@@ -60,7 +59,7 @@ class RunningSite:
         self.older_drivers = False
         self._loop = loop
         self._folder = folder
-        self._solver = solver
+        self._solver = Solver()
         self._daemon: SimulatedDaemon | None = None
         self._ended_s = self._unsound_s = -inf
 
@@ -116,7 +115,9 @@ class RunningSite:
 
     def _start_daemon(self) -> None:
         self.log("world", "bftd starts")
-        self._daemon = daemon = SimulatedDaemon(self._loop, self.cluster, self._folder, Config(), self.disks[LEDGER])
+        self._daemon = daemon = SimulatedDaemon(
+            self._loop, self.cluster, self._folder, Config(), self.disks[LEDGER], solve=self._solver
+        )
         daemon.process.on_kill.append(lambda: self._killed(daemon))
         daemon.task.add_done_callback(self.failed)
         daemon.task.add_done_callback(lambda _: self._refused(daemon))

@@ -17,13 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from unittest import mock
 
-import milp
 from bftd.simulation.slurm.model import SimulatedJob
 from bftd.simulation.world.checks import Checks
 from bftd.simulation.world.cluster import SimulatedCluster
-from bftd.simulation.world.faults.kinds import Fault, Solver, drawn, strike
+from bftd.simulation.world.faults.kinds import Fault, drawn, strike
 from bftd.simulation.world.machine.disk import simulated_files
 from bftd.simulation.world.machine.loop import BEGIN_S, simulated
 from bftd.simulation.world.machine.processes import process_or_none
@@ -75,6 +73,12 @@ class WorldSettings:
     jobs: tuple[int, ...] | None = None
     chance: int = 0
 
+    @property
+    def ends_within_s(self) -> float:
+        """The time after the last job within which every trainer ends."""
+        alone_s = self.steps * self.step_s
+        return _END_WITHIN_S + alone_s / 2 + 2 * self.trainers * alone_s / self.nodes
+
     def all_faults(self) -> tuple[Fault, ...]:
         """Return the faults that strike."""
         if self.history is not None:
@@ -121,15 +125,14 @@ def run(settings: WorldSettings, enough: Callable[[], bool] = lambda: False) -> 
     """
     result = WorldResult()
     loop = NetworkLoop(Random(f"{settings.seed} chance {settings.chance}"))
-    solver = Solver()
     memory = _MEMORY if os.path.isdir(_MEMORY) else None  # nothing here has to survive this process
     with tempfile.TemporaryDirectory(prefix="bft-world-", dir=memory) as folder:
 
         def log(who: str, text: str) -> None:
             result.log.append(f"{loop.wall() - BEGIN_S:012.6f} {who}: {text.replace(folder, _FOLDER)}")
 
-        with _simulated(loop, log), mock.patch.object(milp, "solve", solver):
-            _live(_World(loop, settings, Path(folder), log, result.struck, enough, solver), loop, log, result)
+        with _simulated(loop, log):
+            _live(_World(loop, settings, Path(folder), log, result.struck, enough), loop, log, result)
     return result
 
 
@@ -163,7 +166,6 @@ class _World:
         log: Callable[[str, str], None],
         struck: list[str],
         enough: Callable[[], bool],
-        solver: Solver,
     ) -> None:
         self._loop = loop
         self._settings = settings
@@ -172,7 +174,7 @@ class _World:
         self._enough = enough
         orders = [self._order(number) for number in range(settings.trainers)]
         cluster = SimulatedCluster(loop, settings.nodes, settings.all_jobs(), lambda text: log("slurm", text))
-        self._site = RunningSite(loop, cluster, folder, orders, log, struck, solver)
+        self._site = RunningSite(loop, cluster, folder, orders, log, struck)
         self._checks = self._site.checks = Checks(loop, loop.network, cluster, orders, self._site)
 
     async def live(self) -> None:
@@ -186,12 +188,14 @@ class _World:
         striking.cancel()
         await asyncio.wait({striking})  # each fault mends what it has broken
         site.recover()
-        ends_s, jobs_end_s = loop.time() + _END_WITHIN_S, loop.time() + _JOBS_END_WITHIN_S
+        ends_s, jobs_end_s = loop.time() + settings.ends_within_s, loop.time() + _JOBS_END_WITHIN_S
         while left := [order.job_id for order in site.orders if site.outcome(order) is None]:
             if site.cluster.has_jobs and loop.time() < jobs_end_s:
-                ends_s, jobs_end_s = loop.time() + _END_WITHIN_S, loop.time() + _JOBS_END_WITHIN_S
+                ends_s, jobs_end_s = loop.time() + settings.ends_within_s, loop.time() + _JOBS_END_WITHIN_S
             if loop.time() > ends_s:
-                raise Violation(f"trainers {', '.join(left)} have not ended {_END_WITHIN_S:.0f} s after the last job")
+                raise Violation(
+                    f"trainers {', '.join(left)} have not ended {settings.ends_within_s:.0f} s after the last job"
+                )
             await asyncio.sleep(_LOOK_S)
         await asyncio.sleep(_GONE_WITHIN_S)
         self._log_ends()
@@ -215,7 +219,7 @@ class _World:
     def _order(self, number: int) -> TrainerOrder:
         settings, random = self._settings, Random(f"{self._settings.seed} trainer {number}")
         training = Training(settings.steps, settings.step_s, random, ends_at_notice=random.random() < 1 / 3)
-        most = random.randint(2, max(2, min(_MOST_NODES, settings.nodes)))
+        most = random.randint(min(2, settings.nodes), min(_MOST_NODES, settings.nodes))
         spec = f"{random.randint(1, min(2, most))}-{most}"
         return TrainerOrder(str(_FIRST_TRAINER + number), _FIRST_UID + number, spec, training)
 

@@ -129,15 +129,14 @@ def drawn(kinds: Iterable[str], apart_s: float, until_s: float, seed: str) -> tu
 
 
 class Solver:
-    """Stands before `milp.solve`. While it has a source of randomness, it raises, or returns a plan that is none."""
+    """Solves the daemon's problems; while it has a source of randomness, it raises, or returns a plan that is none."""
 
     def __init__(self) -> None:
         self.fails: Random | None = None
-        self._solve = milp.solve
 
     def __call__(self, problem: milp.Problem, *arguments: Any, **more: Any) -> milp.Plan:
         """See milp.solve."""
-        plan = self._solve(problem, *arguments, **more)
+        plan = milp.solve(problem, *arguments, **more)
         if self.fails is None:
             return plan
         if self.fails.random() < 0.5:

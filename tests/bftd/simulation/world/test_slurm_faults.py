@@ -38,9 +38,10 @@ class Site:
 
     def __post_init__(self) -> None:
         self.client = SimulatedClient(self.loop, self.cluster, "alice")
+        self.shell = Process("shell", "login")
 
     async def call(self, work: Callable[..., T], *arguments: object) -> T:
-        return await self.loop.run_in_executor(None, work, *arguments)
+        return await self.shell.run(self.loop.run_in_executor, None, work, *arguments)
 
     async def look(self) -> Snapshot:
         return await self.call(self.client.snapshot)
@@ -107,6 +108,7 @@ def test_answers_are_text_that_the_real_parsers_read() -> None:
 
 def test_others_act_between_a_command_and_its_answer() -> None:
     async def act(site: Site) -> None:
+        site.cluster.late_s = 5.0
         placing = asyncio.ensure_future(site.place("n1"))
         while not site.cluster.pilots:
             await asyncio.sleep(0.0001)
