@@ -137,7 +137,8 @@ class Checks:
         kept: dict[str, object] = {f"driver {id_}": driver.trainer for id_, driver in self._site.drivers.items()}
         if self._service is not None:
             kept["bftd"] = self._service
-        _raise(bounds.broken(kept, len(self._cluster.nodes), len(self._orders)))
+        trainers = max(len(self._orders), len(self._state.trainers) if self._state is not None else 0)
+        _raise(bounds.broken(kept, len(self._cluster.nodes), trainers))
 
     def _blind_s(self, now_s: float) -> float:
         """Return for how long Slurm has answered nothing."""

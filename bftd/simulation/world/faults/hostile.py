@@ -67,8 +67,9 @@ class HostileUser:
 
     @property
     def open_count(self) -> int:
-        """The number of its connections to the API that the daemon keeps open."""
-        return sum(one.here == SOCKET and not (one.closed or one.finished or one.error) for one in self.ends)
+        """The number of its connections to the API that the daemon keeps open; a stopped one cannot close any."""
+        mine = (one for one in self.ends if one.here == SOCKET and one.other.process.held is None)
+        return sum(not (one.closed or one.finished or one.error) for one in mine)
 
 
 def request(method: str, path: str, body: bytes = b"", length: int | None = None) -> bytes:
