@@ -29,6 +29,8 @@ _FAREWELL_S = 1.0
 _ENDED_S = 10.0
 """The time limit for cancelled pilots to end; a driver that is itself cancelled has KillWait seconds."""
 
+_ENDED_MOST = 10_000
+"""So many leases are known to have ended, the last ones."""
 
 _LOOK_S = 0.5
 
@@ -74,7 +76,7 @@ class PilotManager:
         self._owner = owner
         self._starter = starter
         self._report = report
-        self._ended: set[str] = set()
+        self._ended: dict[str, None] = {}
         self._early: dict[str, list[tuple[LeaseState, float]]] = {}
         self._closed = False
 
@@ -97,8 +99,6 @@ class PilotManager:
         for pilot in self.all:
             if pilot.lease not in listed:
                 self._revoke(pilot, False, "bftd does not know this lease")
-        # Ids are never reused: a lease that has left the list is not listed again.
-        self._ended &= listed
 
     def held(self) -> tuple[Held, ...]:
         """Returns the leases that are still being carried out, for a daemon that was restarted."""
@@ -176,7 +176,8 @@ class PilotManager:
 
     def _new_lease(self, lease: LeaseView) -> None:
         if lease.revoked or lease.id in self._ended or self._closed:
-            # Its end was reported to a daemon that has not processed it yet, or that was restarted since.
+            # Its end was reported to a daemon that has not processed it yet, or that was restarted since, perhaps
+            # without the last steps of its ledger.
             self._report(LeaseReport(time.time(), lease.id, "ended", reason="it had ended before"))
             return
         pilot = Pilot(lease.id, lease.node, lease.limit_s, lease.gres, lease.partition, lease.reason)
@@ -319,7 +320,9 @@ class PilotManager:
                 task.cancel()
         self.pilots.pop(pilot.lease, None)
         self._early.pop(pilot.lease, None)
-        self._ended.add(pilot.lease)
+        self._ended[pilot.lease] = None
+        if len(self._ended) > _ENDED_MOST:
+            del self._ended[next(iter(self._ended))]
         if pilot.job_id:
             self._starter.forget(pilot.job_id)
         self._report(LeaseReport(time.time(), pilot.lease, state, pilot.job_id, reason))

@@ -127,7 +127,10 @@ async def test_a_lease_that_has_ended_is_never_carried_out_again(stage: Stage) -
     await until("the node's next lease is", lambda: stage.states("n1.2") == ["placed"])
 
 
-async def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it(stage: Stage) -> None:
+async def test_regression_a_daemon_that_had_lost_its_last_steps_had_an_ended_lease_carried_out_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager, "_ENDED_MOST", 5)
     for number in range(1, 20):
         stage.pilot_manager.on_leases([lease("n1", number)])
         pilot = stage.pilot_manager.pilots[f"n1.{number}"]
@@ -135,12 +138,11 @@ async def test_what_has_ended_is_remembered_only_as_long_as_the_daemon_lists_it(
         assert pilot.job_id
         stage.starter.end(pilot.job_id)
         await until("ended", lambda: not stage.pilot_manager.pilots)
+        stage.pilot_manager.on_leases([])
         stage.pilot_manager.on_leases([lease("n1", number)])
-        assert stage.pilot_manager.pilots == {}, "it is still listed"
-    assert stage.pilot_manager._ended == {"n1.19"}
+        assert stage.pilot_manager.pilots == {}
+    assert list(stage.pilot_manager._ended) == [f"n1.{number}" for number in range(15, 20)]
     assert stage.starter.known == [], "nor does Slurm's side remember its job"
-    stage.pilot_manager.on_leases([])
-    assert stage.pilot_manager._ended == set()
 
 
 async def test_an_allocation_whose_agent_ended_is_cancelled_so_that_it_holds_no_node(stage: Stage) -> None:
