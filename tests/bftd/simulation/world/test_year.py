@@ -18,7 +18,7 @@ from elastic.driver.progress.reports import TrainerProgress
 from tools import year
 
 SMALL = ["--days", "0.002", "--nodes", "2", "--trainers", "1", "--steps", "20"]
-FIXED = 4
+FIXED = 2
 """Seeds of worlds that every run goes through, beside a fresh one."""
 
 
@@ -31,7 +31,7 @@ def told(*words: str, code: int = 0) -> Any:
 def seed_of_a_small_world(first: int) -> WorldSettings:
     while True:
         shape, settings = drawn_settings(first, tuple(KINDS))
-        if shape == "small" and settings.hours <= 1.0:
+        if shape == "small" and settings.hours <= 0.2 and settings.steps < 2000:
             return settings
         first += 1000
 
