@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
+from pathlib import Path
 from random import Random
 from typing import Any
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from bftd.core.model import draft
 from bftd.core.model.draft import Draft
 from bftd.core.planning import execution, planning
 from bftd.ledger.file import Ledger
+from bftd.pool import membership
 from bftd.pool.backfill.model import Component
 from bftd.protocol import comment
 from bftd.protocol.reports import CrashReport
@@ -107,6 +109,13 @@ class Break:
 
 BREAKS = {
     "S1: the pilot of lease": Break(((draft, "whole_minutes", _always(7200.0)),)),
+    "S1b": Break(
+        (
+            (membership, "_left_to", _instead(lambda planned, _: planned)),
+            (membership, "counted_on", _always(frozenset())),
+        ),
+        replace(SMALL, hours=1.0),
+    ),
     "S2: the pilot of lease": Break(
         ((PilotManager, "_revoke", _always(None)), (Draft, "cancel_pilot", _always(None))),
     ),
@@ -209,6 +218,13 @@ def test_regular_jobs_that_wait_longer_than_without_bftd_are_found() -> None:
     assert not [*ends.delays([_run(0, 3000.0), *without[1:]], without)], "one job lost its place by chance"
     assert [*ends.delays([_run(number, 80.0) for number in range(200)], without)]
     assert [*ends.delays([_run(0, inf), *without[1:]], without)]
+
+
+def test_files_that_grow_faster_than_a_ledger_does_are_found(tmp_path: Path) -> None:
+    with (tmp_path / "ledger.sqlite").open("wb") as file:
+        file.truncate(100_000_000)
+    assert not [*bounds.files(tmp_path, hours=4.0, trainers=1)]
+    assert [*bounds.files(tmp_path, hours=1.0, trainers=1)]
 
 
 def test_items_are_counted_wherever_an_object_of_ours_keeps_them() -> None:
