@@ -147,7 +147,7 @@ class Checks:
             return 0.0
         if self._blind_since_s is None:
             self._blind_since_s = now_s
-        return now_s - self._blind_since_s
+        return now_s - max(self._blind_since_s, self._cluster.back_s)
 
     def _sees(self) -> bool:
         """Whether a daemon sees the cluster as it is."""

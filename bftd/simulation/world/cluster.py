@@ -41,6 +41,9 @@ class SimulatedCluster(ClusterView):
     ) -> None:
         super().__init__(loop, nodes, jobs)
         self.away = self.halted = self.refuses = False
+        self.back_s = loop.time()
+        """When slurmctld heard commands again for the last time."""
+
         self.late_s = 0.0
         self.changes = 0
         self.pilots_ever, self.pilot_s = 0, 0.0
@@ -256,6 +259,7 @@ class SimulatedCluster(ClusterView):
     def come_back(self) -> None:
         """Have slurmctld hear again, and catch up with what it has missed."""
         was_halted, self.halted, self.away, self.refuses = self.halted, False, False, False
+        self.back_s = self._loop.time()
         if was_halted:
             self._controller.catch_up(self._loop.wall())
             self._now()
