@@ -87,9 +87,8 @@ class _Piece:
 class Batches:
     """A dataset, cut into the same steps for any number of workers; create it alike on every worker.
 
-    It is also a batch sampler for a DataLoader: iterating over it gives a list of indices for each part, from the
-    current step on. So `DataLoader(dataset, batch_sampler=batches)` prefetches as usual, and `steps(loader)` combines
-    the two. Scripts know it as `elastic.batches`.
+    It is also a batch sampler, which gives a list of indices for each part from the current step on. So
+    `DataLoader(dataset, batch_sampler=batches)` prefetches as usual, and `steps(loader)` combines the two.
     """
 
     def __init__(
@@ -174,11 +173,12 @@ class Batches:
                 self._begin = None
         adding = None if self._pieces is None else _Adding(self._pieces, self._seed, walk.rank, walk.size)
         for number, pieces, total in walk.steps():
-            samples = sum(piece.samples for piece in pieces)
             if adding is not None:
                 adding.begin(number, _sharing(total, self._global_batch, adding.most))
             parts = _Parts(data, pieces, walk.size, total, adding)
-            yield Step(number, number // self.steps_per_epoch, samples, total, parts)
+            if start is None:
+                ranks.current().took(total)
+            yield Step(number, number // self.steps_per_epoch, sum(piece.samples for piece in pieces), total, parts)
             parts.check()
             if start is None:
                 _check_counted(number)

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 class World:
     """Functions that return this worker's `rank`, the `size` of its group, and the number of steps done.
 
-    `by_script`: the script itself counts the steps, with a call for each, and may forget to.
+    `by_script`: the script itself counts the steps, with a call for each, and may forget to. `took` is told the number
+    of samples of all workers at the beginning of each step of `elastic.batches`.
     """
 
     rank: Callable[[], int]
     size: Callable[[], int]
     step: Callable[[], int]
     by_script: bool = True
+    took: Callable[[int], None] = lambda samples: None
 
 
 _world = World(lambda: 0, lambda: 1, lambda: 0)

@@ -1,9 +1,9 @@
 """The content of `import elastic.horovod`, with which hvd.elastic.TorchState reports, suspends and resumes.
 
 The script stays as in Horovod's own documentation. Steps are counted at the optimizer, samples at
-`ElasticSampler.record_batch`; a script without such a sampler calls `elastic.horovod.step(samples=...)` once a step. A
-state attribute named `loss` is shown as the loss, and one named `total_steps` is the number of steps of the whole
-training.
+`ElasticSampler.record_batch` or by `elastic.batches`; a script without these calls `elastic.horovod.step(samples=...)`
+once a step. A state attribute named `loss` is shown as the loss, and one named `total_steps` is the number of steps of
+the whole training.
 """
 
 from __future__ import annotations
@@ -316,8 +316,13 @@ class _Counter:
             self.state.bft_samples -= self._counted
         self.explicit = True
 
+    def took(self, samples: int) -> None:
+        """Note the samples of all workers in the step that begins, perhaps once more."""
+        self.sampled = True
+        self.samples = samples
+
     def take_samples(self) -> int:
-        """Return the samples since the last step; without a sampler, one for each worker and step."""
+        """Return the samples since the last step; without a sampler or batches, one for each worker and step."""
         if not self.sampled:
             return int(hvd.size())
         samples, self.samples = self.samples, 0
@@ -357,7 +362,7 @@ def _done() -> int:
 
 
 def _install() -> None:
-    ranks.use(ranks.World(hvd.rank, hvd.size, _done, by_script=False))
+    ranks.use(ranks.World(hvd.rank, hvd.size, _done, by_script=False, took=_counter.took))
     hvd.elastic.TorchState = TorchState
     hvd.elastic.ElasticSampler = ElasticSampler
     register_optimizer_step_pre_hook(_counter.before)

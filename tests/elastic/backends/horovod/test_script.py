@@ -64,6 +64,35 @@ def test_regression_the_first_step_of_each_start_counted_twice_where_the_script_
     assert (said.stdout, said.stderr) == ("[(1, 8), (2, 16), (3, 24)]\n", "")
 
 
+BATCHES = """
+import torch
+import elastic
+import elastic.horovod
+import horovod.torch as hvd
+from elastic.worker import driver_link as session
+
+told = []
+session.current().step = lambda step, samples, *rest: told.append((step, samples))
+hvd.init()
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+batches = elastic.batches(12, global_batch=5, micro_batch=2, epochs=1)
+next(batches.steps())  # a step that a lost worker ends, and that is done again
+for step in batches.steps():
+    list(step)
+    optimizer.step()
+print(told)
+"""
+
+
+def test_regression_the_samples_of_batches_were_counted_as_one_for_each_worker_and_step() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", BATCHES], capture_output=True, text=True, check=False, timeout=5 * STILL_S
+    )
+    assert (said.stdout, said.stderr) == ("[(1, 5), (2, 10), (3, 12)]\n", "")
+
+
 SAVES = """
 import io
 import sys
