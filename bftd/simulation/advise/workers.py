@@ -13,7 +13,7 @@ from multiprocessing import active_children, get_context
 from typing import Any, TypeVar
 
 from bftd.base.errors import BftError
-from milp.solvers.programs.process import die_with_parent
+from milp.running.process import die_with_parent
 
 R = TypeVar("R")
 Progress = Callable[[float], None]

@@ -1,1 +1,1 @@
-"""The allocation problem as a mixed-integer linear program, and the engines that solve one."""
+"""The allocation problem as a mixed-integer linear program, and its solvers."""

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 
 from milp.problem import Problem
+from milp.running import gurobi, highs, process
 from milp.solver import Effort, Feature, Solver, SolverAnswer
-from milp.solvers.programs import counts, gurobi, highs, nodes, process
+from milp.solvers.programs import counts, nodes
 from milp.solvers.programs.linear import Engine
 
-# A new engine is a new file that defines `ENGINE`, and a name here; its solvers follow. In the order in which "auto"
-# tries them: Gurobi is faster.
+# A new engine is a new file in `milp.running` that defines `ENGINE`, and a name here; its solvers follow. In the order
+# in which "auto" tries them: Gurobi is faster.
 ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (gurobi.ENGINE, highs.ENGINE)}
 MODELS: Mapping[str, Callable[..., counts.CountModel | nodes.NodeModel]] = {
     "counts": counts.build,

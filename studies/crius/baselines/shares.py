@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from milp.solvers.programs import highs
+from milp.running import highs
 from sizing.base.errors import SizingError
 
 _NOTHING = 1e-6

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
-from milp.solvers.programs import highs
+from milp.running import highs
 
 # Limits that no program here comes near: they only prevent hanging. Nodes are counted and not timed, so that equal
 # programs have equal solutions on any machine.

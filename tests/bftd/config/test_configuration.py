@@ -12,7 +12,7 @@ from bftd.base.errors import ConfigError, UsageError
 from bftd.config import configuration
 from bftd.config.keys import PoolConfig, tunable
 from bftd.daemon.process import _command
-from milp.solvers.programs import process
+from milp.running import process
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 

@@ -14,7 +14,7 @@ from bftd.core.model.events import Configured
 from bftd.protocol.registration import Held
 from bftd.protocol.reports import CrashReport, ProgressReport, ResizeReport, SuspendReport
 from milp.errors import MilpError
-from milp.solvers import solving
+from milp.running import solving
 from tests.bftd.builders import NOW_S, Core, granted, lease, of, registration, revoked
 from tests.support.messages import pattern, says, wording
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from milp import Cap, NodeGroup, NodeSpec, PlanError, Problem, UnsupportedError, solve, solver_names
+from milp.running import solving
 from milp.solver import Effort, Feature, Solver, SolverAnswer
-from milp.solvers import solving
 from milp.solvers.registry import choose, every, in_turn
 from tests.support.messages import pattern, wording
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from milp import solve
-from milp.solvers.programs import child, process
+from milp.running import child, process
 from milp.solvers.programs.linear import Engine, Linear, Report, Solution, optimise_checked
 from milp.solvers.programs.programs import ENGINES
 

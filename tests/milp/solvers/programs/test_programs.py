@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from milp import Curve, NodeGroup, NodeSpec, Problem, UnsupportedError, solve, verify
 from milp.assignments import keep
-from milp.solvers.programs import counts, gurobi, highs, nodes
+from milp.running import gurobi, highs
+from milp.solvers.programs import counts, nodes
 from milp.utility import objective_of
 from tests.milp.instances import every_map, is_allowed, one_class_problems, optimum, problems
 from tests.support.messages import pattern

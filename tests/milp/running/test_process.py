@@ -16,7 +16,7 @@ import pytest
 
 from milp import Cap, Curve, Feature, MilpError, NodeSpec, Plan, Problem, TrainerSpec, prepare, solve, verify
 from milp.assignments import keep
-from milp.solvers.programs import process
+from milp.running import process
 from milp.utility import objective_of
 from tests.support.messages import pattern, says
 from tests.support.waiting import STILL_S, until
@@ -50,7 +50,7 @@ def no_child_before_or_after() -> Iterator[None]:
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "milp.solvers.programs.child" in child.cmdline()]
+    return [child for child in psutil.Process().children() if "milp.running.child" in child.cmdline()]
 
 
 def is_no_worse_than_doing_nothing(plan: Plan) -> None:
@@ -189,7 +189,7 @@ def test_no_map_at_all_under_the_papers_big_m_is_an_error_that_says_so(trainer, 
 
 SOLVE_AND_LEAVE = """
 import os, sys, threading
-from tests.milp.solvers.programs.test_process import HARD, children
+from tests.milp.running.test_process import HARD, children
 from milp import Curve, NodeSpec, Problem, TrainerSpec, solve
 small = TrainerSpec("a", 1, 1, 0.0, 0.0, Curve((0, 1), (0.0, 1.0)))
 solve(Problem((NodeSpec("n0"),), (small,), 1.0), "highs")  # the child is there and has started

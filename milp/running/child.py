@@ -19,8 +19,8 @@ from typing import BinaryIO
 
 from milp.assignments import keep
 from milp.errors import MilpError, UnsupportedError
+from milp.running.process import HEADER, News, SolveRequest, die_with_parent, write
 from milp.solvers.programs.linear import optimise_checked
-from milp.solvers.programs.process import HEADER, News, SolveRequest, die_with_parent, write
 from milp.solvers.programs.programs import ENGINES, MODELS
 
 

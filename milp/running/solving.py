@@ -13,8 +13,8 @@ from milp.checking import verify
 from milp.errors import PlanError, UnsupportedError
 from milp.explanations import explain as sentences
 from milp.problem import Plan, Problem, Status
+from milp.running import process
 from milp.solver import Effort, Feature, Solver, SolverAnswer
-from milp.solvers.programs import process
 from milp.solvers.registry import allowed, every, fitting, in_turn
 from milp.utility import most_worth, objective_of, relative_gap
 

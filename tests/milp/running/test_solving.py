@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from milp import Plan, Problem, UnsupportedError, solve, verify
+from milp.running import solving
 from milp.solver import Effort, Feature, Solver, SolverAnswer
-from milp.solvers import solving
 from milp.solvers.registry import every
 
 

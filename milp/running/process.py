@@ -131,11 +131,11 @@ class Worker:
     """One child process, for one request at a time; it imports the package of `engine` at its start."""
 
     def __init__(self, engine: str) -> None:
-        root = str(Path(__file__).resolve().parents[3])
+        root = str(Path(__file__).resolve().parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self.owner = os.getpid()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "milp.solvers.programs.child", str(self.owner), engine],
+            [sys.executable, "-m", "milp.running.child", str(self.owner), engine],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
