@@ -21,10 +21,10 @@ from benchmarks.cells import accuracy, cases
 from benchmarks.cells.cases import Case, Plan
 from benchmarks.evidence.model import Benchmark
 from sizing.cells.cell import Cell, Stage
-from sizing.cells.profiles.profile import profile
 from sizing.cells.required import micro_batches_of, shard_of, splits_of, wanted
 from sizing.cells.shards import StageShard
 from sizing.model.config import parse
+from sizing.profiles.profile import profile
 
 ITERATIONS = 20
 

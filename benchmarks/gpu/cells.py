@@ -25,9 +25,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from benchmarks.gpu.steps import has_gpu
-from sizing.cells.profiles.profile import sizes_of
 from sizing.model.config import parse
 from sizing.model.wide_resnet import parse as parse_wide_resnet
+from sizing.profiles.profile import sizes_of
 
 STAGES = (1, 2, 4)
 OPTIMIZER = "adamw"

@@ -29,10 +29,10 @@ from benchmarks.sizing.cases import GPU_CASES, Case
 from benchmarks.sizing.memory import accuracy
 from sizing.base.errors import SizingError
 from sizing.base.parallel import Parallel
+from sizing.child import stepping, tracing
+from sizing.child.stepping import GpuStep
 from sizing.inventory.gpus import GpuType
 from sizing.memory.peak import guarded_bytes
-from sizing.model.child import stepping, tracing
-from sizing.model.child.stepping import GpuStep
 from sizing.model.trace import StepTrace
 from sizing.step_time import checking
 from sizing.step_time.checking import ComparedStep, within

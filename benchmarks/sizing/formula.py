@@ -198,7 +198,7 @@ def packaged(python: str = sys.executable) -> list[dict[str, Any]]:
 
 
 def _beside(text: str, model: config.ModelConfig, step: Path, python: str) -> dict[str, Any]:
-    from sizing.model.child import tracing
+    from sizing.child import tracing
 
     trace = tracing.trace(f"{step}:make_step", model.batch, model.parallel, target="cuda", python=python)
     moments = {name: sum(parts.values()) for name, parts in formula.moments_of(model).items()}

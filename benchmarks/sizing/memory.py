@@ -42,9 +42,9 @@ from benchmarks.evidence.model import Benchmark, Figure
 from benchmarks.sizing.cases import CASES, MODELS, QUICK, Case, case_of
 from sizing.base.errors import SizingError, Untraceable
 from sizing.base.parallel import Parallel
+from sizing.child import tracing
 from sizing.memory import formula
 from sizing.model import config
-from sizing.model.child import tracing
 from slurm_plugin.sandbox.ports import reserved_ports
 
 LEAST_MEAN, LEAST_WORST, LEAST_WORST_MODEL = 0.99, 0.97, 0.95

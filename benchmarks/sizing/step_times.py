@@ -31,6 +31,7 @@ from bftd.simulation.drivers.networks import TABLE_2, TABLE_2_NODES
 from sizing.base.errors import DoesNotFit
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
+from sizing.child import tracing
 from sizing.choice.by_formula import Formula
 from sizing.choice.layout import Spread
 from sizing.choice.timers.datasheet_time import Assumed, StagePart
@@ -39,7 +40,6 @@ from sizing.inventory.inventory import GpuNodes
 from sizing.inventory.pools import GpuPool
 from sizing.inventory.shapes import GpuShape
 from sizing.model import config
-from sizing.model.child import tracing
 from sizing.step_time import datasheet
 
 INSIDE_WANTED = 0.9

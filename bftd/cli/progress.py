@@ -51,7 +51,7 @@ def progress_bar(label: str, *, lines: bool = False) -> Iterator[Report]:
 
 def meanwhile(label: str, work: Callable[[], T], *, lines: bool = True) -> T:
     """Return the result of work that does not say how far it is, and show meanwhile that it goes on."""
-    from sizing.model.child.threads import side_by_side
+    from sizing.child.threads import side_by_side
 
     with progress_bar(label, lines=lines) as report:
         (result,) = side_by_side([work], lambda: report(0.0))

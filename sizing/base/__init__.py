@@ -1,1 +1,1 @@
-"""Estimates with their origin, parallel splits, and files, which all of sizing uses."""
+"""Estimates with their origin, parallel splits, and fields of files, which all of sizing uses."""

@@ -18,8 +18,8 @@ from itertools import accumulate
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.cells.shards import ShardProfile, StageShard
+from sizing.child.stepping import RealStep
 from sizing.inventory.gpus import GpuType
-from sizing.model.child.stepping import RealStep
 from sizing.model.trace import StepTrace
 from sizing.step_time import datasheet
 from sizing.step_time.datasheet import WEIGHT_BYTES, Efficiency

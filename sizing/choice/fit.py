@@ -9,11 +9,11 @@ from typing import Any, Literal, TypeVar
 
 from sizing.base.errors import Untraceable
 from sizing.base.estimate import Estimate
-from sizing.base.files.past_runs import Ran
 from sizing.base.parallel import RankBatch
 from sizing.choice.layout import Layout, TimedLayout
 from sizing.choice.ran import used
 from sizing.choice.sources import Source, Traces, ends
+from sizing.files.past_runs import Ran
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace
 from sizing.sbatch.lines import SbatchLine, written

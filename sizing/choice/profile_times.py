@@ -10,20 +10,20 @@ from sizing.base.errors import DoesNotFit, NoProfile, NoTable, SizingError
 from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell
 from sizing.cells.comm.table import CommTables
-from sizing.cells.profiles import comm_tables
-from sizing.cells.profiles.profile import PRECISIONS, Setting, Source
-from sizing.cells.profiles.sources import profiles_for
-from sizing.cells.profiles.store import Store
 from sizing.cells.shards import ShardProfile, StageShard
 from sizing.cells.size_graph import chain
+from sizing.child import graphing
 from sizing.choice.fit import By, GpuPlan
 from sizing.choice.fit import retimed as ranked
 from sizing.choice.layout import Layout
 from sizing.choice.timers.profiled_time import ProfiledTime
 from sizing.choice.timers.timers import slowest_of
-from sizing.model.child import graphing
 from sizing.model.graph import GRAPH_BATCH, Graph
 from sizing.model.request import ModelRequest
+from sizing.profiles import comm_tables
+from sizing.profiles.profile import PRECISIONS, Setting, Source
+from sizing.profiles.sources import profiles_for
+from sizing.profiles.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path

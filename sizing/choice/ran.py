@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
-from sizing.base.files import past_runs
-from sizing.base.files.past_runs import LEAST_STEP_S, Ran
 from sizing.base.json_fields import Fields, decoded
 from sizing.base.parallel import Parallel, Place, RankBatch
+from sizing.child import launch
 from sizing.choice.layout import Layout, TimedLayout
 from sizing.choice.sources import Traces
 from sizing.choice.tracer import Tracer
+from sizing.files import past_runs
+from sizing.files.past_runs import LEAST_STEP_S, Ran
 from sizing.memory.peak import guarded_bytes
-from sizing.model.child import launch
 from sizing.model.trace import StepTrace
 
 if TYPE_CHECKING:

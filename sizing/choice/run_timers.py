@@ -10,9 +10,9 @@ from sizing.base.errors import DoesNotFit, SizingError, Untraceable, UsageError
 from sizing.base.parallel import Parallel, RankBatch
 from sizing.base.progress import Progress
 from sizing.cells.cell import Stage
-from sizing.cells.profiles import comm_tables
 from sizing.cells.size_graph import chain
 from sizing.cells.stages import stages as cut
+from sizing.child import tracing
 from sizing.choice import profile_times, ran
 from sizing.choice.by_formula import Formula
 from sizing.choice.layout import Layout, Spread
@@ -24,9 +24,9 @@ from sizing.choice.timers.with_runs import WithRuns
 from sizing.choice.tracer import Tracer, spread_of
 from sizing.inventory.pools import GpuPool
 from sizing.inventory.shapes import shapes
-from sizing.model.child import tracing
 from sizing.model.graph import GRAPH_BATCH, Graph
 from sizing.model.request import ModelRequest
+from sizing.profiles import comm_tables
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from dataclasses import replace
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel, RankBatch
 from sizing.base.progress import Progress, quiet
+from sizing.child import tracing
+from sizing.child.threads import side_by_side
 from sizing.choice.layout import Spread
 from sizing.choice.sources import Traces
-from sizing.model.child import tracing
-from sizing.model.child.threads import side_by_side
 from sizing.model.request import ModelRequest
 from sizing.model.trace import StepTrace
 

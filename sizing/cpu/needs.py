@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sizing.base.errors import SizingError
-from sizing.base.files.database import Database, cache_folder
+from sizing.files.database import Database, cache_folder
 
 VERSION = 1
 _SCHEMA = """

@@ -21,9 +21,9 @@ from typing import Any
 
 from sizing.base.errors import SizingError
 from sizing.base.estimate import Estimate
-from sizing.base.files.database import Database, cache_folder
 from sizing.cpu.runs.affinity import ProfilingHost
 from sizing.cpu.runs.measurement import ObservationLimits, PointResult
+from sizing.files.database import Database, cache_folder
 
 VERSION = 1
 _SCHEMA = """

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sizing.base.errors import Untraceable, UsageError
-from sizing.base.files.past_runs import Ran
 from sizing.base.progress import Progress, quiet
+from sizing.child.tracing import TIMEOUT_S
 from sizing.choice import advice, profile_times, ran
 from sizing.choice.by_formula import Formula
 from sizing.choice.fit import By, GpuPlan, best_of, explore, with_runs
@@ -15,11 +15,11 @@ from sizing.choice.fit import fit as ranked
 from sizing.choice.layout import Layout, layouts
 from sizing.choice.sources import Source
 from sizing.choice.tracer import Tracer, spread_of
+from sizing.files.past_runs import Ran
 from sizing.functions.site import HERE, InventorySource, Site
 from sizing.inventory.inventory import Inventory
 from sizing.inventory.pools import pools, within
 from sizing.model import request
-from sizing.model.child.tracing import TIMEOUT_S
 from sizing.model.request import ModelRequest
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.start_estimate import asked as slurms_answer

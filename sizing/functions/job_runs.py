@@ -10,6 +10,7 @@ from typing import Protocol
 
 from sizing.base.errors import UsageError
 from sizing.base.progress import Progress, quiet
+from sizing.child.tracing import TIMEOUT_S
 from sizing.choice import ranking, runs
 from sizing.choice.ranking import By, StartAnswer
 from sizing.choice.run_timers import Splits, timers_of
@@ -17,7 +18,6 @@ from sizing.choice.runs import START_UP_S, JobRun, Rejected
 from sizing.functions.site import HERE, InventorySource, Site
 from sizing.inventory.pools import pools, within
 from sizing.model import request
-from sizing.model.child.tracing import TIMEOUT_S
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.start_estimate import asked as slurms_answer
 from slurm_plugin.read.client import SlurmClient

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from sizing.base.errors import SizingError, Untraceable, UsageError
-from sizing.base.files import past_runs
-from sizing.base.files.past_runs import Ran
-from sizing.base.files.text import text_of
 from sizing.base.progress import Progress, quiet
+from sizing.child import launch
+from sizing.child.tracing import TIMEOUT_S
 from sizing.choice import ran
 from sizing.choice.tracer import Tracer
+from sizing.files import past_runs
+from sizing.files.past_runs import Ran
+from sizing.files.text import text_of
 from sizing.functions.site import HERE, Site
 from sizing.inventory.gpus import GpuType
-from sizing.model.child import launch
-from sizing.model.child.tracing import TIMEOUT_S
 from sizing.step_time import checking
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.finished import FinishedJob, finished

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from sizing.base.files.text import text_of
+from sizing.files.text import text_of
 from sizing.inventory.file import parse
 from sizing.inventory.gpus import GpuType
 from sizing.inventory.inventory import Inventory, from_slurm, with_idle

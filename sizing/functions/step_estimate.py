@@ -9,6 +9,8 @@ from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
 from sizing.base.progress import Progress, quiet
+from sizing.child import tracing
+from sizing.child.threads import side_by_side
 from sizing.choice.by_formula import Formula
 from sizing.choice.curves import NETWORK_BYTES_S
 from sizing.functions.site import HERE, Site
@@ -16,8 +18,6 @@ from sizing.inventory.gpus import GpuType
 from sizing.memory import formula, traced
 from sizing.memory.peak import MemoryPeak
 from sizing.model import request
-from sizing.model.child import tracing
-from sizing.model.child.threads import side_by_side
 from sizing.model.config import ModelConfig
 from sizing.model.trace import Target
 from sizing.step_time import checking, datasheet

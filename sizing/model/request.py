@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sizing.base.errors import UsageError
-from sizing.base.files.text import text_of
+from sizing.files.text import text_of
 from sizing.model import config, huggingface
 from sizing.model.config import ModelConfig, Precision
 

@@ -12,11 +12,11 @@ from sizing.base.errors import DoesNotFit, SizingError, Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.json_fields import decoded
 from sizing.base.parallel import Parallel
+from sizing.child import launch, stepping
+from sizing.child.stepping import GpuStep
 from sizing.inventory.file import parse
 from sizing.inventory.gpus import Checked, GpuType, recognise
 from sizing.memory.peak import guarded_bytes
-from sizing.model.child import launch, stepping
-from sizing.model.child.stepping import GpuStep
 from sizing.model.trace import StepTrace
 from sizing.step_time import datasheet
 

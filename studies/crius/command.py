@@ -108,7 +108,7 @@ def search_log(log: str, as_json: bool) -> None:
 
     Nothing is run: the log has the time of every plan, and the tuner sees only those that it asks for.
     """
-    from sizing.base.files.text import text_of
+    from sizing.files.text import text_of
     from studies.crius import search_log as logs
 
     name = "standard input" if log == "-" else Path(log).name
@@ -120,7 +120,7 @@ def search_log(log: str, as_json: bool) -> None:
 
 
 def _trace(path: str) -> Sequence[TraceJob]:
-    from sizing.base.files.text import text_of
+    from sizing.files.text import text_of
     from studies.simulation.workload import parse
 
     where = "standard input" if path == "-" else path

@@ -25,32 +25,32 @@ from bftd.simulation.report import stored
 from milp import problem_from_json
 from milp.errors import MilpError
 from sizing.base.errors import SizingError, UsageError
-from sizing.base.files import past_runs
 from sizing.base.parallel import Parallel
 from sizing.cells.comm import nccl, table
 from sizing.cells.comm.protocol import Link
-from sizing.cells.profiles import comm_tables, store
+from sizing.child import graphing
+from sizing.child.stepping import gpu_step
 from sizing.choice import place
 from sizing.choice.ran import reported
 from sizing.cpu import matrices_file, patterns
 from sizing.cpu import store as cpu_store
+from sizing.files import past_runs
 from sizing.inventory import file as inventory_file
 from sizing.model import config, huggingface, reply, wide_resnet
-from sizing.model.child import graphing
-from sizing.model.child.stepping import gpu_step
+from sizing.profiles import comm_tables, store
 from studies.crius import search_log
 from studies.simulation import workload
 from tests.bftd.simulation.report import making
 from tests.fuzz.mutations import contents, documents, refused, texts
 from tests.milp.test_mutated_files import SEVERAL_CLASSES
 from tests.sizing.cells.nccl_logs import NAMED, OLD, UNNAMED
-from tests.sizing.cells.profiles.test_store import PROFILE
 from tests.sizing.cpu.test_matrices_file import OURS, PUBLIC
 from tests.sizing.cpu.test_point_store import POINT
 from tests.sizing.inventory.test_file import file_of
 from tests.sizing.model.test_huggingface import LLAMA
 from tests.sizing.model.test_trace_reply import GOOD
 from tests.sizing.plans_of import RAN
+from tests.sizing.profiles.test_store import PROFILE
 from tests.studies.crius.test_command import TRACE
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sizing.model.child import launch, tracing
-from tests.sizing.model.child import forks, warm
+from sizing.child import launch, tracing
+from tests.sizing.child import forks, warm
 
 
 @pytest.fixture(autouse=True)
@@ -38,5 +38,5 @@ def exporting_process() -> Iterator[Any]:
 
 @pytest.fixture
 def exporting(exporting_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let children of `sizing.model.child.launch` be forks of a process that has torch and has exported once."""
+    """Let children of `sizing.child.launch` be forks of a process that has torch and has exported once."""
     monkeypatch.setattr(launch, "ended", exporting_process)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sizing.base.errors import Untraceable
-from sizing.base.files.past_runs import Ran
 from sizing.base.parallel import Parallel, RankBatch
+from sizing.files.past_runs import Ran
 from sizing.inventory.inventory import GpuNodes, GpuType, Inventory, PartitionOffer
 from sizing.model.trace import OperatorTotals, StepTrace
 

@@ -12,7 +12,7 @@ import pytest
 from bftd.cli.size.shared import size_options
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel, RankBatch
-from sizing.model.child import tracing
+from sizing.child import tracing
 from sizing.model.config import FAMILIES, KEYS
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import Step

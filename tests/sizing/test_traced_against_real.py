@@ -10,7 +10,7 @@ import pytest
 from benchmarks.sizing.cases import case_of
 from benchmarks.sizing.memory import compare
 from sizing.base.parallel import Parallel
-from sizing.model.child import tracing
+from sizing.child import tracing
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 

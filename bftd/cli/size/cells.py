@@ -116,8 +116,8 @@ def graph_of(model: str | None, text: str | None, batch: int | None, tp: int, py
     """Return the model's operators: read from the user's module, or derived from the sizes in --config."""
     from sizing.base.errors import Untraceable
     from sizing.cells.size_graph import chain
+    from sizing.child import graphing
     from sizing.model import request, wide_resnet
-    from sizing.model.child import graphing
 
     if model is not None and text is not None:
         raise UsageError("name the model by MODULE.py:make_model or by --config, not both")

@@ -18,8 +18,8 @@ from bftd.cli.progress import progress_bar
 from bftd.cli.size.shared import allocation, inventory, size_options
 
 if TYPE_CHECKING:
+    from sizing.child.stepping import GpuStep
     from sizing.inventory.gpus import GpuType
-    from sizing.model.child.stepping import GpuStep
     from sizing.model.trace import StepTrace
     from sizing.step_time.checking import ComparedStep
 
@@ -108,7 +108,7 @@ def _file(into: str) -> Path:
 
 
 def _text(file: Path) -> str:
-    from sizing.base.files.text import text_of
+    from sizing.files.text import text_of
 
     return text_of(str(file)) if file.exists() else ""
 
@@ -116,7 +116,7 @@ def _text(file: Path) -> str:
 def on_node() -> None:
     """Run the steps on this node's GPU and print their measurements, for a bft command elsewhere."""
     from sizing.base.errors import SizingError
-    from sizing.model.child.stepping import GpuStep
+    from sizing.child.stepping import GpuStep
     from sizing.step_time import checking
 
     python, timeout_s, limits = sys.argv[1:]
@@ -139,8 +139,8 @@ def _print_measured(name: str) -> None:
 
 def _traces(python: str, timeout_s: float) -> Mapping[str, StepTrace]:
     from sizing.base.parallel import Parallel
-    from sizing.model.child import tracing
-    from sizing.model.child.threads import side_by_side
+    from sizing.child import tracing
+    from sizing.child.threads import side_by_side
     from sizing.step_time.checking import BATCHES, STEPS
 
     done = 0
@@ -180,7 +180,7 @@ def _gpu_of(partition: str, gpu: str) -> tuple[str, list[str]]:
 def _on_partition(
     partition: str, options: Sequence[str], limits: Mapping[str, int], python: str, timeout_s: float
 ) -> Iterator[tuple[str, GpuStep | str | None]]:
-    from sizing.model.child.stepping import gpu_step
+    from sizing.child.stepping import gpu_step
     from sizing.model.reply import word
 
     words = [python, str(timeout_s), json.dumps(limits)]

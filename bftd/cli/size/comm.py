@@ -20,7 +20,7 @@ from bftd.config import configuration
 if TYPE_CHECKING:
     from sizing.cells.comm.nccl import NcclRun
     from sizing.cells.comm.table import CommTables, Table
-    from sizing.cells.profiles.comm_tables import Added
+    from sizing.profiles.comm_tables import Added
 
 _LINK = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,5})")
 
@@ -53,10 +53,10 @@ def import_(
 
     A later import of the same collective over the same link replaces the earlier one, if it has all its sizes.
     """
-    from sizing.base.files.text import text_of
     from sizing.cells.comm import nccl
     from sizing.cells.comm.table import PROGRAMS
-    from sizing.cells.profiles import comm_tables
+    from sizing.files.text import text_of
+    from sizing.profiles import comm_tables
 
     if kind and kind not in PROGRAMS:
         raise UsageError(f"--kind {kind}: {', '.join(PROGRAMS)}")
@@ -88,7 +88,7 @@ def bench(
     It says nothing of GPUs: those are measured by nccl-tests, and imported.
     """
     from sizing.cells.comm.bench import bench as measured
-    from sizing.cells.profiles import comm_tables
+    from sizing.profiles import comm_tables
 
     tables, notes = meanwhile(
         "measuring",
@@ -120,21 +120,21 @@ def show(config_path: str | None, as_json: bool) -> None:
 
 def own_path() -> Path:
     """Return the path of the user's own file of tables."""
-    from sizing.cells.profiles import comm_tables
+    from sizing.profiles import comm_tables
 
     return comm_tables.own_path()
 
 
 def site_path(config_path: str | None = None) -> Path:
     """Return the path of the site's file of tables, next to the configuration in use."""
-    from sizing.cells.profiles import comm_tables
+    from sizing.profiles import comm_tables
 
     return configuration.find(config_path).with_name(comm_tables.NAME)
 
 
 def found(config_path: str | None = None, *, extrapolate: bool = False) -> CommTables:
     """Return all tables in use; the user's own take precedence over the site's."""
-    from sizing.cells.profiles import comm_tables
+    from sizing.profiles import comm_tables
 
     return comm_tables.load(site_path(config_path), own_path(), extrapolate=extrapolate)
 

@@ -152,7 +152,7 @@ class ScriptStep:
 
     def _trace(self) -> Any:
         from sizing.base.parallel import Parallel
-        from sizing.model.child import tracing
+        from sizing.child import tracing
 
         if "trace" not in self._known:
             self._known["trace"] = tracing.trace(
@@ -171,10 +171,10 @@ class ScriptStep:
         The requested precision comes first, or fp32 (a model profiled as it is) if none is requested; then the others.
         """
         from sizing.base.errors import SizingError
-        from sizing.cells.profiles.profile import Setting
-        from sizing.cells.profiles.store import Store
         from sizing.cells.shards import ShardProfile
         from sizing.choice.profile_times import AS_IT_IS
+        from sizing.profiles.profile import Setting
+        from sizing.profiles.store import Store
 
         source = f"{self.original or self.path}:{MODEL}"
         try:
@@ -195,7 +195,7 @@ class ScriptStep:
         return {}, ""
 
     def _run(self) -> Any:
-        from sizing.model.child import stepping, tracing
+        from sizing.child import stepping, tracing
 
         if "run" not in self._known:
             self._known["run"] = stepping.run(
@@ -271,7 +271,7 @@ def _step(path: Path, batch: int | None, python: str, precision: str, timeout_s:
 def _classes_in(path: str) -> list[NodeKind]:
     from bftd.protocol.errors import Malformed
     from bftd.protocol.registration import NodeKind
-    from sizing.base.files.text import text_of
+    from sizing.files.text import text_of
 
     try:
         kinds = json.loads(text_of(path))

@@ -17,7 +17,7 @@ from bftd.cli.size.shared import inventory, size_options
 from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from sizing.base.files.past_runs import Ran
+    from sizing.files.past_runs import Ran
 
 
 @click.command()
@@ -48,7 +48,7 @@ def learn(
         _publish(words, as_json)
         return
     import sizing
-    from sizing.base.files import past_runs
+    from sizing.files import past_runs
 
     if len(words) != 2:
         raise UsageError("name a training step and the report of a job: bft size learn train.py:make_step report.json")
@@ -72,7 +72,7 @@ def learn(
 
 def _publish(files: Sequence[str], as_json: bool) -> None:
     """Add users' runs to the centre's file: their lines are parsed and checked, and no user code is run."""
-    from sizing.base.files import past_runs
+    from sizing.files import past_runs
 
     if not files:
         raise UsageError("name files of users: bft size learn --publish /home/*/.cache/bft/ran.jsonl")
@@ -113,7 +113,7 @@ def _publish(files: Sequence[str], as_json: bool) -> None:
 
 def _published() -> Path:
     """Return the path of the centre's file of runs, next to its configuration."""
-    from sizing.base.files import past_runs
+    from sizing.files import past_runs
 
     return configuration.find(None).with_name(past_runs.NAME)
 

@@ -45,8 +45,8 @@ def place(plans: str, inventory_path: str, empty: bool, as_json: bool) -> None:
     Reads what bft size fit --json and bft size inventory --json write. This is a what-if: Slurm places the job.
     """
     from sizing.base.errors import DoesNotFit
-    from sizing.base.files.text import text_of
     from sizing.choice.place import Placement, check, parse, trial
+    from sizing.files.text import text_of
     from sizing.functions.site import in_file
     from sizing.inventory.inventory import emptied
 

@@ -17,8 +17,8 @@ from bftd.cli.size import comm
 from bftd.cli.size.shared import allocation, size_options
 
 if TYPE_CHECKING:
-    from sizing.cells.profiles.profile import Device, Result, Source
-    from sizing.cells.profiles.store import Store
+    from sizing.profiles.profile import Device, Result, Source
+    from sizing.profiles.store import Store
 
 
 @click.command()
@@ -70,12 +70,12 @@ def profile(
     """
     from sizing.cells import stages
     from sizing.cells.hybrids import close
-    from sizing.cells.profiles.profile import Setting
-    from sizing.cells.profiles.store import Store
-    from sizing.cells.profiles.work import ProfileWork, wanted_of
     from sizing.cells.shards import ShardProfile
     from sizing.model import request
     from sizing.model.graph import GRAPH_BATCH
+    from sizing.profiles.profile import Setting
+    from sizing.profiles.store import Store
+    from sizing.profiles.work import ProfileWork, wanted_of
 
     store = Store()
     if lists:
@@ -146,8 +146,8 @@ def precision_of(source: Source) -> str:
 
     Raises UsageError for a configuration in a precision that cannot be profiled.
     """
-    from sizing.cells.profiles.profile import PRECISIONS
     from sizing.choice.profile_times import AS_IT_IS
+    from sizing.profiles.profile import PRECISIONS
 
     precision = str(getattr(source, "precision", AS_IT_IS))
     if precision not in PRECISIONS:
@@ -157,9 +157,9 @@ def precision_of(source: Source) -> str:
 
 def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str | None) -> tuple[list[Result], Source]:
     """Store the results of a job, as its node may have a cache of its own."""
-    from sizing.cells.profiles.profile import Setting
-    from sizing.cells.profiles.store import read
-    from sizing.cells.profiles.work import put
+    from sizing.profiles.profile import Setting
+    from sizing.profiles.store import read
+    from sizing.profiles.work import put
 
     source = source_of(model, text)
     try:
@@ -175,8 +175,8 @@ def _stored(store: Store, answer: dict[str, Any], model: str | None, text: str |
 
 def _table(results: Sequence[Result], notes: Sequence[str], model: str) -> Iterator[str]:
     from bftd.base.tables import Column
-    from sizing.cells.profiles.profile import Unfit
-    from sizing.cells.profiles.work import ms
+    from sizing.profiles.profile import Unfit
+    from sizing.profiles.work import ms
 
     columns = [
         Column("OPERATORS"),

@@ -15,9 +15,9 @@ from bftd.cli.size.shared import inventory, size_options
 
 if TYPE_CHECKING:
     from sizing.cells.plan_estimate import Assembly
-    from sizing.cells.profiles.profile import Setting, Source
     from sizing.cells.shards import ShardProfile, StageShard
     from sizing.cells.tune_cell import Profiler, TunedCell
+    from sizing.profiles.profile import Setting, Source
 
 _CPU = "cpu"
 
@@ -45,11 +45,11 @@ def split(as_json: bool, **given: Any) -> None:
     is read from tables (bft size comm).
     """
     from sizing.cells import plan_estimate, stages
-    from sizing.cells.profiles.profile import Setting
     from sizing.cells.required import micro_batches_of
     from sizing.cells.tune_cell import tune_cell
     from sizing.model import request
     from sizing.model.graph import GRAPH_BATCH
+    from sizing.profiles.profile import Setting
 
     if given["model"] is None and given["text"] is None:
         raise UsageError("name a model (MODULE.py:make_model) or --config")
@@ -109,8 +109,8 @@ def _profiler(source: Source, whole: Assembly, setting: Setting, python: str, ti
     """Return a function that profiles a shard or takes its profile from the cache."""
     from sizing.base.errors import SizingError
     from sizing.base.errors import UsageError as CannotBe
-    from sizing.cells.profiles import store
-    from sizing.cells.profiles.profile import Result, Unfit, profiled
+    from sizing.profiles import store
+    from sizing.profiles.profile import Result, Unfit, profiled
 
     cache = store.Store()
     cache.prepare()

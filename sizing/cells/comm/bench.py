@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sizing.base.errors import SizingError, UsageError
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import BYTES, CPU, PROGRAMS, RANKS, Table, table
-from sizing.model.child import launch
+from sizing.child import launch
 
 ROUNDS = 5
 TIMEOUT_S = 300.0

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sizing.base.errors import DoesNotFit
-from sizing.base.files.past_runs import Ran
 from sizing.base.parallel import Parallel
 from sizing.choice.layout import Layout, TimedLayout
 from sizing.choice.ran import used
 from sizing.choice.sources import Traces
 from sizing.choice.timers.timers import StepTimeModel
+from sizing.files.past_runs import Ran
 from sizing.inventory.shapes import GpuShape
 
 

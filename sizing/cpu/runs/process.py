@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sizing.base.errors import SizingError
+from sizing.child.launch import end_marked
 from sizing.cpu.runs import supervisor
 from sizing.cpu.runs.affinity import message_of
-from sizing.model.child.launch import end_marked
 
 _MARK = "BFT_CPU"
 _KEPT_BYTES = 32 * 2**20

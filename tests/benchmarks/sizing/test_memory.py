@@ -13,7 +13,7 @@ from benchmarks.sizing import memory
 from benchmarks.sizing.cases import CASES, FOLDER, GPU_CASES, MODELS, QUICK, case_of
 from benchmarks.sizing.memory import Row, accuracy, ranks_of, real_peak, summary
 from sizing.base.parallel import Parallel
-from sizing.model.child import tracing
+from sizing.child import tracing
 
 pytestmark = pytest.mark.slow
 

@@ -9,12 +9,12 @@ import pytest
 
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import table
-from sizing.cells.profiles import comm_tables
-from sizing.cells.profiles.profile import Setting
-from sizing.cells.profiles.store import Store, by_files
 from sizing.cells.shards import StageShard
-from sizing.model.child import graphing
+from sizing.child import graphing
 from sizing.model.graph import Graph, Operator
+from sizing.profiles import comm_tables
+from sizing.profiles.profile import Setting
+from sizing.profiles.store import Store, by_files
 from tests.sizing.cells.made import profile_of
 
 KIND = "a100-sxm-80gb"

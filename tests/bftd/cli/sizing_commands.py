@@ -10,7 +10,7 @@ import pytest
 
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel, RankBatch
-from sizing.model.child import tracing
+from sizing.child import tracing
 from sizing.model.trace import StepTrace
 from tests.sizing.plans_of import Step
 from tests.support.terminal import Ended, Terminal

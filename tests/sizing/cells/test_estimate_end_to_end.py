@@ -10,9 +10,9 @@ from sizing.cells import stages
 from sizing.cells.comm.bench import bench
 from sizing.cells.comm.table import CommTables
 from sizing.cells.plan_estimate import assembly, fastest
-from sizing.cells.profiles.profile import profile
 from sizing.cells.required import wanted
 from sizing.model.config import parse
+from sizing.profiles.profile import profile
 
 pytestmark = pytest.mark.slow
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
+from sizing.child.stepping import RealStep
 from sizing.choice import curves
 from sizing.choice.curves import Curve, Nodes
 from sizing.inventory.gpus import CATALOGUE
-from sizing.model.child.stepping import RealStep
 from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace
 from sizing.step_time import datasheet
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
-from sizing.base.files.past_runs import Ran
 from sizing.base.parallel import Parallel, RankBatch
 from sizing.choice import ran
 from sizing.choice.layout import Layout, TimedLayout
 from sizing.choice.ran import work_of
 from sizing.choice.sources import Traces
+from sizing.files.past_runs import Ran
 from sizing.inventory.shapes import GpuShape
 from sizing.memory.peak import guarded_bytes
 from sizing.model.trace import StepTrace

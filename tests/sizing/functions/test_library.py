@@ -15,12 +15,12 @@ import sizing
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel, RankBatch
+from sizing.child import tracing
 from sizing.cpu import profiler
 from sizing.cpu.profiler import Profile, ProfileCost, ProfileRequest
 from sizing.cpu.runs.measurement import PointProgress, PointResult
 from sizing.cpu.sensitivity.matrix import Matrix
 from sizing.inventory.inventory import Inventory, PartitionOffer
-from sizing.model.child import tracing
 from sizing.model.trace import StepTrace
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.client import SlurmClient

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sizing.cells.profiles.profile import sizes_of
 from sizing.cells.size_graph import chain as chain_of
 from sizing.model import config
 from sizing.model.wide_resnet import WideResNet
+from sizing.profiles.profile import sizes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 

@@ -9,7 +9,7 @@ import pytest
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
-from sizing.model.child import tracing
+from sizing.child import tracing
 from tests.support.messages import fragment, pattern
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from sizing.base.errors import SizingError, UsageError
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
+from sizing.child.stepping import GpuStep
 from sizing.inventory.file import parse
 from sizing.inventory.gpus import CATALOGUE, Checked, GpuType
 from sizing.memory.peak import guarded_bytes
-from sizing.model.child.stepping import GpuStep
 from sizing.model.trace import OperatorTotals, StepTrace
 from sizing.step_time import checking, datasheet
 from sizing.step_time.checking import ComparedStep

@@ -87,8 +87,8 @@ class _Need:
 def _need(spec: ElasticSpec, step: StepFunction, path: Path, python: str, batch: int | None, log: Log) -> _Need | None:
     from sizing.base.errors import SizingError
     from sizing.base.parallel import Parallel
+    from sizing.child import tracing
     from sizing.memory import traced
-    from sizing.model.child import tracing
 
     unchecked = f"{path.name}: whether a worker fits the GPUs is not checked"
     if spec.container:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sizing.cells.profiles.profile import Setting
-from sizing.cells.profiles.store import Store
 from sizing.cells.shards import StageShard
-from sizing.model.child import graphing
+from sizing.child import graphing
 from sizing.model.config import parse
+from sizing.profiles.profile import Setting
+from sizing.profiles.store import Store
 from tests.bftd.cli.profiled import GRAPH, KIND, profiled
 from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.cells.made import profile_of

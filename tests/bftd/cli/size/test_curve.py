@@ -13,12 +13,12 @@ import pytest
 from sizing.base.errors import Untraceable
 from sizing.base.estimate import Estimate
 from sizing.base.parallel import Parallel
-from sizing.cells.profiles.profile import Setting, Unfit
-from sizing.cells.profiles.store import Store, by_files
 from sizing.cells.shards import ShardProfile, StageShard
-from sizing.model.child import stepping, tracing
-from sizing.model.child.stepping import RealStep
+from sizing.child import stepping, tracing
+from sizing.child.stepping import RealStep
 from sizing.model.trace import CATEGORIES, OperatorTotals, StepTrace
+from sizing.profiles.profile import Setting, Unfit
+from sizing.profiles.store import Store, by_files
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.sizing.cells.made import profile_of
 from tests.support.messages import excerpt, fragment, pattern, says, wording

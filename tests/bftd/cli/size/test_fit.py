@@ -15,7 +15,7 @@ from bftd.base.errors import UsageError as BftUsageError
 from bftd.cli.size import fit
 from bftd.cli.size.shared import script as size_script
 from sizing.base.errors import UsageError
-from sizing.model.child import tracing
+from sizing.child import tracing
 from tests.bftd.cli.profiled import profiled
 from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.plans_of import Step

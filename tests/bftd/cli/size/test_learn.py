@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sizing.base.files import past_runs
+from sizing.files import past_runs
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import says, wording

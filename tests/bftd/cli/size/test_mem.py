@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bftd.cli import progress
-from sizing.model.child import tracing
+from sizing.child import tracing
 from tests.bftd.cli.sizing_commands import GPT, SizeTerminal
 from tests.sizing.plans_of import GIB, Step
 from tests.support.messages import excerpt, fragment, wording

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from bftd.cli.size.shared import allocation
-from sizing.cells.profiles import profile as measuring
-from sizing.cells.profiles.store import Store
+from sizing.profiles import profile as measuring
+from sizing.profiles.store import Store
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, says, wording
 from tests.support.terminal import Ended

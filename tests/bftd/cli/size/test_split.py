@@ -10,7 +10,7 @@ import pytest
 
 from sizing.cells.comm import table as comm
 from sizing.cells.comm.protocol import Link
-from sizing.cells.profiles import comm_tables
+from sizing.profiles import comm_tables
 from tests.support.messages import excerpt, says, wording
 from tests.support.terminal import Run, Terminal
 

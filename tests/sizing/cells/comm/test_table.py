@@ -16,7 +16,7 @@ from sizing.base.errors import NoTable, UsageError
 from sizing.cells.comm import table as comm
 from sizing.cells.comm.protocol import Link
 from sizing.cells.comm.table import CommTables, Table, TimedSize
-from sizing.cells.profiles import comm_tables
+from sizing.profiles import comm_tables
 from tests.support.messages import excerpt, fragment, says, wording
 
 pytestmark = pytest.mark.slow

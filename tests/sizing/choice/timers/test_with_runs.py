@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from sizing.base.errors import DoesNotFit
-from sizing.base.files.past_runs import Ran
 from sizing.base.parallel import Parallel, RankBatch
 from sizing.choice.sources import Traces
 from sizing.choice.timers.with_runs import WithRuns
+from sizing.files.past_runs import Ran
 from sizing.inventory.shapes import GpuShape
 from tests.sizing.choice.cells_of import Table, pool
 from tests.sizing.plans_of import GIB, trace

@@ -16,8 +16,8 @@ from bftd.core.model.classes import NodeClass
 from elastic.options.elastic_option import ElasticSpec
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
+from sizing.child import tracing
 from sizing.inventory.gpus import CATALOGUE, GpuType
-from sizing.model.child import tracing
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.estimate import Estimate
 from sizing.cells.shards import Exchange, ShardProfile, StageShard
+from sizing.child import launch
 from sizing.inventory import gpus
-from sizing.model.child import launch
 from sizing.model.graph import Graph
 from sizing.model.transformer import ModelConfig
 from sizing.model.wide_resnet import WideResNet

@@ -15,18 +15,18 @@ import pytest
 from sizing.base.errors import NoProfile, SizingError
 from sizing.base.estimate import Estimate
 from sizing.cells.cell import Cell, Stage
-from sizing.cells.profiles.profile import Setting, Unfit
-from sizing.cells.profiles.sources import profiles_for
-from sizing.cells.profiles.store import Store, by_files, by_sizes
 from sizing.cells.shards import Exchange, ShardProfile, StageShard
 from sizing.model import config
 from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet
+from sizing.profiles.profile import Setting, Unfit
+from sizing.profiles.sources import profiles_for
+from sizing.profiles.store import Store, by_files, by_sizes
 from tests.support.messages import excerpt, fragment, pattern
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 SHARD = StageShard(0, 3, 8, 2)
 TIME = Estimate(0.5, 0.4, 0.6, "measured")
 EXCHANGED = (Exchange("all_reduce", 4096, 4),)
@@ -160,7 +160,7 @@ _WRITER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from tests.sizing.cells.profiles.test_store import *
+from tests.sizing.profiles.test_store import *
 for at in range(20):
     shard = StageShard(at, int(sys.argv[2]), 1, 1)
     Store(Path(sys.argv[1])).put(by_sizes(MODEL), Setting(), [replace(PROFILE, shard=shard)])

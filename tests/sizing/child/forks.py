@@ -1,4 +1,4 @@
-"""Children of sizing.model.child.launch forked from one process that has torch, and has exported once already."""
+"""Children of sizing.child.launch forked from one process that has torch, and has exported once already."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ for line in sys.stdin:
 def children() -> Iterator[Any]:
     """A stand-in for `launch.ended`; limits of time and memory do not hold."""
     server = subprocess.Popen(
-        [sys.executable, "-c", _SERVER, str(Path(__file__).parents[4])],
+        [sys.executable, "-c", _SERVER, str(Path(__file__).parents[3])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ},

@@ -14,7 +14,7 @@ import pytest
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
-from sizing.model.child import launch, tracing
+from sizing.child import launch, tracing
 from sizing.model.trace import StepTrace, Target
 from tests.support.messages import excerpt, says, wording
 from tests.support.programs import shell_script
@@ -315,10 +315,10 @@ def test_the_traced_process_goes_with_the_one_that_asked(tmp_path: Path) -> None
     told = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))"
     where = written(tmp_path, f"import os, time\n{told}\ntime.sleep(60)\ndef make_step(batch_size): pass\n")
     code = (
-        "from sizing.model.child import tracing\nfrom sizing.base.parallel import Parallel\n"
+        "from sizing.child import tracing\nfrom sizing.base.parallel import Parallel\n"
         f"tracing.trace({where!r}, 1, Parallel(), python={sys.executable!r})"
     )
-    asker = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[4])
+    asker = subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[3])
     ends = time.monotonic() + 2 * STILL_S
     while time.monotonic() < ends and not ((tmp_path / "pid").exists() and (tmp_path / "pid").read_text()):
         time.sleep(0.05)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.sizing.memory import real_peak
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
-from sizing.model.child import tracing
+from sizing.child import tracing
 from sizing.model.trace import StepTrace
 from tests.support.messages import pattern, says
 

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from sizing.base.estimate import Estimate
-from sizing.base.files.database import Database, cache_folder
-from sizing.cells.profiles.profile import NO_PLAN, Result, Setting, Source, Unfit, sizes_of
 from sizing.cells.shards import Exchange, ShardProfile, StageShard
-from sizing.model.child import launch
+from sizing.child import launch
+from sizing.files.database import Database, cache_folder
 from sizing.model.transformer import ModelConfig
 from sizing.model.wide_resnet import WideResNet
+from sizing.profiles.profile import NO_PLAN, Result, Setting, Source, Unfit, sizes_of
 
 VERSION = 1
 _SCHEMA = """

@@ -12,8 +12,8 @@ import pytest
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.cells import stages
+from sizing.child import graphing
 from sizing.model import config
-from sizing.model.child import graphing
 from sizing.model.graph import Graph
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 

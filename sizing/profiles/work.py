@@ -10,12 +10,12 @@ from typing import Any
 from sizing.base.errors import SizingError, UsageError
 from sizing.cells import stages
 from sizing.cells.cell import Cell
-from sizing.cells.profiles import profile
-from sizing.cells.profiles.profile import NO_PLAN, Device, Result, Setting, Source, Unfit, device_name
-from sizing.cells.profiles.store import Store, by_files, by_sizes
 from sizing.cells.required import micro_batches_of, more_micro_batches, wanted
 from sizing.cells.shards import ShardProfile, StageShard
 from sizing.model.graph import Graph
+from sizing.profiles import profile
+from sizing.profiles.profile import NO_PLAN, Device, Result, Setting, Source, Unfit, device_name
+from sizing.profiles.store import Store, by_files, by_sizes
 
 _START_S = 8.0  # to start a process with torch and read the model in it
 _FLOPS = {"cpu": 1e10, "cuda": 1e13}  # per second; only for the first guess of the duration

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sizing.base.errors import SizingError, UsageError
-from sizing.base.files import past_runs
+from sizing.files import past_runs
 from tests.sizing.plans_of import RAN
 from tests.support.messages import says
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from sizing.base.errors import SizingError, UsageError
-from sizing.base.files.database import cache_folder
 from sizing.base.json_fields import Fields, decoded
 from sizing.base.parallel import Parallel, Place, RankBatch
+from sizing.files.database import cache_folder
 
 NAME = "ran.jsonl"
 MOST_BYTES = 16 * 2**20

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sizing.base.errors import Untraceable
 from sizing.base.parallel import Parallel
-from sizing.model.child import tracing
+from sizing.child import tracing
 from sizing.model.trace import StepTrace
 from tests.support.messages import says
 
@@ -74,7 +74,7 @@ def compare(found: StepTrace, step: Any, *, copied: bool = False) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_regression_copies_of_modules_lost_their_weights_and_states(name: str) -> None:
     torch = pytest.importorskip("torch")
-    from tests.sizing.model.child import state_models
+    from tests.sizing.child import state_models
 
     torch.manual_seed(0)
     compare(traced(f"{MODELS}:{name}"), getattr(state_models, name)(4))
@@ -93,7 +93,7 @@ def test_traced_states_are_never_less_than_their_shapes_and_types_say(
     tmp_path: Path, copies: str, count: int, frozen: int, half: bool, optimizer: str
 ) -> None:
     pytest.importorskip("torch")
-    from tests.sizing.model.child import state_models
+    from tests.sizing.child import state_models
 
     said = (copies, count, min(frozen, count - 1), half, optimizer)
     file = tmp_path / "together.py"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sizing.base.errors import Untraceable, UsageError
-from sizing.cells.profiles.profile import Profiled, Setting, Unfit, profiled
 from sizing.cells.shards import Exchange, ShardProfile, StageShard
+from sizing.child import graphing, launch
 from sizing.model import config
-from sizing.model.child import graphing, launch
 from sizing.model.graph import Graph
 from sizing.model.wide_resnet import WideResNet
+from sizing.profiles.profile import Profiled, Setting, Unfit, profiled
 from tests.support.messages import pattern, says
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.usefixtures("exporting")]
@@ -278,7 +278,7 @@ def test_regression_a_cpu_that_was_not_asked_for_by_name_had_no_bound_on_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("sizing.cells.profiles.profile._limit_bytes", lambda: 2**30)
+    monkeypatch.setattr("sizing.profiles.profile._limit_bytes", lambda: 2**30)
     model = config.parse("gpt:h=4096,l=1,a=1,s=8,V=16,ffn=30000,bias=no")  # a GiB of weights
     (found,) = profiled(model, [StageShard(1, 1, 1, 1)], FEW, python=sys.executable).results
     assert isinstance(found, Unfit)

@@ -23,7 +23,7 @@ NO_LIMIT_BYTES = 2**62
 NO_TORCH = 3  # the exit status of a child whose Python has no torch
 _LONGEST_S = 10**6
 _LAST_WORDS_BYTES = 8192
-_PACKAGE = Path(__file__).resolve().parents[2]
+_PACKAGE = Path(__file__).resolve().parents[1]
 CHILD = _PACKAGE / "tracer"
 """The folder of the code that runs under a user's Python."""
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from sizing.base.errors import NoProfile
 from sizing.cells.cell import Cell
-from sizing.cells.profiles.profile import Setting, Source
-from sizing.cells.profiles.store import Store
 from sizing.cells.shards import ShardProfile, StageShard
 from sizing.model.graph import Graph
+from sizing.profiles.profile import Setting, Source
+from sizing.profiles.store import Store
 
 
 def profiles_for(

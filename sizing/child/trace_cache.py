@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sizing.base.files.database import cache_folder
-from sizing.model.child.launch import CHILD
+from sizing.child.launch import CHILD
+from sizing.files.database import cache_folder
 from sizing.tracer.dependencies import digest
 
 MOST = 500
@@ -31,7 +31,7 @@ _KINDS = ("files", "folders", "environ")
 _OF_PYTHON = ("PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX", "LD_LIBRARY_PATH")
 """Prefixes of variables that say where modules and libraries come from, before a step is run."""
 _NOT_KEPT = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError)  # RuntimeError: no home folder
-_CODE = (Path(__file__).parents[1], CHILD)
+_CODE = (CHILD.parent / "model", Path(__file__).parent, CHILD)
 
 
 class CachedAnswer:
@@ -101,7 +101,7 @@ def _tidy(folder: Path) -> None:
 
 @functools.cache
 def _code() -> str:
-    """Return a hash of this package's code, because another release may count differently."""
+    """Return a hash of the code that traces and reads traces, because another release may count differently."""
     found = hashlib.sha256()
     for path in sorted(path for folder in _CODE for path in folder.rglob("*.py")):
         found.update(path.read_bytes())

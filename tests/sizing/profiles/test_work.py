@@ -12,11 +12,11 @@ import pytest
 from sizing.base.errors import SizingError, Untraceable, UsageError
 from sizing.cells import hybrids
 from sizing.cells.comm.table import CommTables
-from sizing.cells.profiles import profile
-from sizing.cells.profiles.profile import NO_PLAN, Profiled, Setting, Unfit
-from sizing.cells.profiles.store import Store
-from sizing.cells.profiles.work import ProfileWork
 from sizing.cells.shards import StageShard
+from sizing.profiles import profile
+from sizing.profiles.profile import NO_PLAN, Profiled, Setting, Unfit
+from sizing.profiles.store import Store
+from sizing.profiles.work import ProfileWork
 from tests.sizing.cells.made import Wires, cell_of, graph_of, profile_of
 from tests.support.messages import wording
 

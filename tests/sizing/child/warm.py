@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sizing.model.child import tracing
+from sizing.child import tracing
 
 _SERVER = """
 import json, os, sys
@@ -41,7 +41,7 @@ for line in sys.stdin:
 @contextmanager
 def traces() -> Iterator[Any]:
     """A stand-in for `tracing._run`, which answers from forks of one process."""
-    root = Path(__file__).parents[4]
+    root = Path(__file__).parents[3]
     command = [sys.executable, "-c", _SERVER, str(root)]
     server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ})
     assert server.stdin is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sizing.base.errors import Untraceable, UsageError
-from sizing.model.child import launch
+from sizing.child import launch
 from tests.support.messages import pattern, wording
 
 ENTRY = "sizing.tracer.graphs.graphs"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sizing.base.parallel import Parallel
-from sizing.model.child import trace_cache, tracing
+from sizing.child import trace_cache, tracing
 from sizing.model.trace import StepTrace
 
 pytestmark = [pytest.mark.torch]

@@ -9,7 +9,7 @@ from typing import Any
 
 from sizing.base.errors import DoesNotFit, Untraceable
 from sizing.base.estimate import Estimate
-from sizing.model.child import launch
+from sizing.child import launch
 from sizing.model.reply import number, refused, word
 
 TIMEOUT_S = 120.0

@@ -7,8 +7,8 @@ import time
 
 from sizing.base.errors import Untraceable, UsageError
 from sizing.base.parallel import Parallel
+from sizing.child import launch, trace_cache
 from sizing.model import reply
-from sizing.model.child import launch, trace_cache
 from sizing.model.trace import StepTrace, Target
 
 TIMEOUT_S = 120.0

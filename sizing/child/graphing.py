@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from sizing.base.errors import Untraceable, UsageError
+from sizing.child import launch
 from sizing.model import reply
-from sizing.model.child import launch
 from sizing.model.graph import Graph, GraphOrigin, Operator
 
 TIMEOUT_S = 180.0

@@ -1,1 +1,0 @@
-"""Measurements for cells: profiles of stages on one device, their cache, and files of communication tables."""
