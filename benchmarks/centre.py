@@ -42,8 +42,8 @@ from bftd.protocol.sizes import Sizes
 from bftd.service.gc_schedule import Garbage, only_when_called
 from bftd.service.instrumentation import Meters
 from bftd.service.service import Service
+from slurm_plugin.clients.client import CommandResult, SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import CommandResult, SlurmClient
 
 NODES = (5_000, 10_000)
 TRAINERS = 200

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.backfill import snapshot_log
 from bftd.config.keys import SlurmConfig
 from bftd.daemon.process import next_delay_s
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import SlurmClient
 
 
 def main() -> None:

@@ -38,8 +38,8 @@ from bftd.core.model.events import PoolObserved, Registered
 from bftd.core.step import step
 from bftd.pool import membership
 from bftd.pool.harvest import Harvest
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.read import parse
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.types import Snapshot
 
 RACK = 40

@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks import markdown
 from benchmarks.scale.cluster import SMALLEST, fill, stand_ins
 from bftd.cli.admin.sandbox_site import SandboxSite
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.read import parse
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox.cluster import release_of
 
 _CONF = "SlurmdTimeout=0\nMaxJobCount=100000\nMessageTimeout=60\n"

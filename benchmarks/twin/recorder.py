@@ -31,9 +31,9 @@ from benchmarks.twin.features import (
     StreamJob,
     drawn,
 )
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SandboxError, SlurmError
 from slurm_plugin.nodeset import expand
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox.accounting import AccountedSandbox
 
 _CONF = f"""\

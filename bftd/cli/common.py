@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bftd.base.tables import Column
     from bftd.base.text import Drawn
     from bftd.config.keys import Config
-    from slurm_plugin.read.client import SlurmClient
+    from slurm_plugin.clients.client import SlurmClient
 
 # Version of the output of `--json`: incremented when a field is removed or changes its meaning.
 JSON_FORMAT = 1
@@ -28,7 +28,7 @@ JSON_FORMAT = 1
 
 def slurm_client(settings: Config) -> SlurmClient:
     """Return a client of the Slurm cluster that the configuration names."""
-    from slurm_plugin.read.client import SlurmClient
+    from slurm_plugin.clients.client import SlurmClient
 
     return SlurmClient(Path(settings.slurm.conf) if settings.slurm.conf else None, settings.slurm.timeout_s)
 

@@ -40,11 +40,11 @@ from bftd.service.gc_schedule import Garbage, only_when_called
 from bftd.service.metrics.counters import Counters
 from bftd.service.service import Service
 from bftd.shadow.read_only_client import ReadingClient
+from slurm_plugin.clients.client import SlurmClient
+from slurm_plugin.clients.pyslurm_backend import PyslurmClient
+from slurm_plugin.clients.visibility import Visibility
 from slurm_plugin.errors import SlurmError, SnapshotError, UnknownPartition
-from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import Snapshot
-from slurm_plugin.read.visibility import Visibility
 from slurm_plugin.site.preemption import Preemption
 
 log = logging.getLogger("bftd")

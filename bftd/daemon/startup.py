@@ -10,8 +10,8 @@ from bftd.ledger.file import Ledger
 from bftd.service import dry_run as dry_runs
 from bftd.service import other_daemons
 from bftd.service.settings import settings_of
-from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.read.visibility import Visibility
+from slurm_plugin.clients.client import SlurmClient
+from slurm_plugin.clients.visibility import Visibility
 from slurm_plugin.site.preemption import Preemption
 
 

@@ -23,10 +23,10 @@ from bftd.doctor.daemon import apart
 from elastic.driver.pilots.addresses import given_address
 from elastic.driver.settings import own_user
 from elastic.options.job_script import Header, rewrite
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.start_estimate import asked_of
 from slurm_plugin.read import sdiag
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.settings import options, parse_config
 from slurm_plugin.site import RULES, DaemonSettings, Finding, Site, check, plugstack, read
 from slurm_plugin.site.plugins import lua_module

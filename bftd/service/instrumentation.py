@@ -36,7 +36,7 @@ class Meters:
         """Slurm was read for `read_s` and the snapshot taken in for `taken_in_s`, None if no good snapshot came."""
 
     def slurm_called(self, command: str, outcome: str, took_s: float) -> None:
-        """A Slurm command ended; `outcome` is one of `slurm_plugin.read.client.OUTCOMES`."""
+        """A Slurm command ended; `outcome` is one of `slurm_plugin.clients.client.OUTCOMES`."""
 
     def answered(self, method: str, route: str, status: int) -> None:
         """A request was answered; `route` is the path in the table of routes, "" if there is none."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from slurm_plugin.clients.client import CommandResult, SlurmClient
 from slurm_plugin.errors import CommandError
-from slurm_plugin.read.client import CommandResult, SlurmClient
 
 _SHOWING = (("scontrol", "show"), ("sacctmgr", "show"))
 _LOAD = ("sdiag",)  # with options it may reset the controller's counters

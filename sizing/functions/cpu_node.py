@@ -11,9 +11,9 @@ from pathlib import Path
 from sizing.base.errors import UsageError
 from sizing.sbatch.cpu import NodeResources
 from slurm_plugin import nodeset
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read import parse
-from slurm_plugin.read.client import SlurmClient
 
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
 _MEMINFO = Path("/proc/meminfo")

@@ -21,9 +21,9 @@ from sizing.inventory.inventory import Inventory
 from sizing.inventory.pools import pools, within
 from sizing.model import request
 from sizing.model.request import ModelRequest
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.start_estimate import asked as slurms_answer
-from slurm_plugin.read.client import SlurmClient
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from sizing.choice.runs import START_UP_S, JobRun, Rejected
 from sizing.functions.site import HERE, InventorySource, Site
 from sizing.inventory.pools import pools, within
 from sizing.model import request
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.start_estimate import asked as slurms_answer
-from slurm_plugin.read.client import SlurmClient
 
 _MOST_STEPS = 10**12
 

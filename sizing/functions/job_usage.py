@@ -17,8 +17,8 @@ from sizing.files.text import text_of
 from sizing.functions.site import HERE, Site
 from sizing.inventory.gpus import GpuType
 from sizing.step_time import checking
+from slurm_plugin.clients.finished import FinishedJob, finished
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.finished import FinishedJob, finished
 
 
 def learn(

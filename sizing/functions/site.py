@@ -11,8 +11,8 @@ from sizing.files.text import text_of
 from sizing.inventory.file import parse
 from sizing.inventory.gpus import GpuType
 from sizing.inventory.inventory import Inventory, from_slurm, with_idle
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import SlurmClient
 
 CORRECTIONS = "gpus.json"
 """The file of corrections in the centre's folder."""

@@ -1,1 +1,1 @@
-"""Pilots: the conditions of their start, and their submission."""
+"""Pilots: the conditions of their start."""

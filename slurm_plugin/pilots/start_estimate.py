@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import CommandError
-from slurm_plugin.read.client import SlurmClient
 
 _START = re.compile(r"^Job \d+ (to start at .+)$", re.MULTILINE)
 _MOMENT = re.compile(r"to start at (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?: |$)")

@@ -1,1 +1,1 @@
-"""Reading Slurm: one snapshot of nodes and jobs, its settings, and the resources that a job used."""
+"""The reading of Slurm's answers: nodes, jobs and settings as types."""

@@ -19,10 +19,10 @@ from importlib import resources
 from pathlib import Path
 from types import TracebackType
 
+from slurm_plugin.clients.client import SlurmClient
+from slurm_plugin.clients.env import scrubbed
 from slurm_plugin.errors import SandboxError, SlurmError, SlurmMissing
 from slurm_plugin.pilots import reservation
-from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.read.env import scrubbed
 from slurm_plugin.read.settings import parse_config
 from slurm_plugin.sandbox import config, munged, processes
 from slurm_plugin.sandbox.ports import reserved_ports

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from slurm_plugin.clients.visibility import HIDING
 from slurm_plugin.pilots.preemptible import BY_TIER
 from slurm_plugin.read.settings import is_nothing, number, options
-from slurm_plugin.read.visibility import HIDING
 from slurm_plugin.site.helpers import elastic, partition_edit, set_to, setting
 from slurm_plugin.site.model import Site
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots.preemptible import objection
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.parse import partition_options
 from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site import plugstack

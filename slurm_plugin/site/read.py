@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.read import sdiag
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.parse import partition_options
 from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site import plugstack

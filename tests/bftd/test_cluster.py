@@ -15,8 +15,8 @@ import pytest
 from bftd.api_client import ApiClient
 from bftd.base.errors import DaemonUnreachable
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.submission.submission import PilotLauncher, PilotRequest, Placed
 from tests.support.clusters import Clusters
 from tests.support.messages import says
 from tests.support.programs import run_bft

@@ -24,8 +24,8 @@ from bftd.service.canceller import Canceller
 from bftd.service.metrics.gauges import families
 from bftd.service.other_daemons import IDENTITY, claim, identities, take_over
 from bftd.service.service import Service
+from slurm_plugin.clients.client import CommandResult, SlurmClient
 from slurm_plugin.errors import CommandError
-from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Snapshot
 from slurm_plugin.site.preemption import UNREAD, Preemption
 from tests.bftd.builders import job, node, registration

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
-from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.read.types import Job
 from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.submission.shared_nodes import NodePart, Sharing
+from slurm_plugin.submission.submission import PilotLauncher, PilotRequest, Placed, Refused
 from tests.bftd.test_cluster import Driver, start, working
 from tests.support.clusters import Clusters
 

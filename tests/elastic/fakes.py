@@ -30,8 +30,8 @@ from elastic.link.wire import CHUNK_BYTES, Message, decode
 from elastic.options.elastic_option import ElasticSpec
 from elastic.options.node_share import NodeShare
 from elastic.store.store import CheckpointStore
-from slurm_plugin.pilots.shared_nodes import Sharing
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
+from slurm_plugin.submission.shared_nodes import Sharing
 from tests.support.waiting import STILL_S
 
 KEY = b"of a test"

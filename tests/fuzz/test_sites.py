@@ -10,9 +10,9 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from slurm_plugin.clients.client import CommandResult
+from slurm_plugin.clients.visibility import hidden_from_us, private_data
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import CommandResult
-from slurm_plugin.read.visibility import hidden_from_us, private_data
 from slurm_plugin.site import RULES, plugstack
 from slurm_plugin.site.lines import FILES, advise, render
 from slurm_plugin.site.model import SiteFile

@@ -12,12 +12,13 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from slurm_plugin.clients import finished, pyslurm_backend
+from slurm_plugin.clients.client import CommandResult
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.pilots import preemptible, start_estimate
 from slurm_plugin.pilots.pending_reasons import came_s, is_news, lacks_plan, plan_window_s, standing
-from slurm_plugin.read import dates, finished, parse, pyslurm_backend, request, scheduler, scontrol_requests, sdiag
-from slurm_plugin.read.client import CommandResult
+from slurm_plugin.read import dates, parse, request, scheduler, scontrol_requests, sdiag
 from slurm_plugin.read.scheduler import settings, with_load
 from slurm_plugin.read.settings import number, options, parse_config
 from slurm_plugin.read.types import NO_SCHEDULER, Job, Node

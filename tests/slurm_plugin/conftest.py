@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from bftd.cli.admin.sandbox_site import SandboxSite
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.plugins import User, require_compiled
 from tests.support.clusters import Clusters

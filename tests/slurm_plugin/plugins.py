@@ -29,7 +29,7 @@ _AS_USER = """
 import os, sys
 import bftd.cli.main as cli, bftd.cli.jobs.submit, bftd.cli.admin.doctor, bftd.doctor.doctor, bftd.api_client
 import bftd.base.tables, encodings.idna
-import elastic.options.job_script, elastic.options.elastic_option, slurm_plugin.read.client
+import elastic.options.job_script, elastic.options.elastic_option, slurm_plugin.clients.client
 uid = int(sys.argv[1])
 if uid != os.getuid():
     os.setgroups([]); os.setgid(uid); os.setuid(uid)

@@ -18,9 +18,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.pilots import reservation
 from slurm_plugin.read import parse, scontrol_requests
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 
 SEPARATOR = "\x1f5e9a17"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients.client import SlurmClient
+from slurm_plugin.clients.pyslurm_backend import PyslurmClient
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import Job, Snapshot
 from slurm_plugin.sandbox import Sandbox
 from tests.slurm_plugin.busy import BUSY_NODES

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_plugin.clients.env import scrubbed
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.nodeset import expand, fold
-from slurm_plugin.read.env import scrubbed
 from tests.support.messages import pattern
 
 

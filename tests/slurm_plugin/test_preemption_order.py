@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.support.waiting import until
 

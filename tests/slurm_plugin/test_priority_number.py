@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from bftd.cli.admin.sandbox_site import SandboxSite
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
 from tests.slurm_plugin.plugins import User, is_newer_slurm, slurms_release
 from tests.support.waiting import until
 

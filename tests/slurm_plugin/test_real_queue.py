@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.pilots.pending_reasons import whole
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.bftd.builders import Pool, members
 from tests.slurm_plugin.plugins import slurms_release

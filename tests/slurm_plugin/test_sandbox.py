@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SandboxError, SlurmMissing
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox, processes
 from slurm_plugin.sandbox.config import ClusterShape, gres_conf, slurm_conf
 from slurm_plugin.sandbox.ports import reserved_ports

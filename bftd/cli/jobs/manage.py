@@ -22,7 +22,7 @@ from bftd.cli.daemon import trainers
 from bftd.config import configuration
 
 if TYPE_CHECKING:
-    from slurm_plugin.read.client import SlurmClient
+    from slurm_plugin.clients.client import SlurmClient
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 # A driver of `bft run`: run-<host>-<pid>.u<uid>.<hex>

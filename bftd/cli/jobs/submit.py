@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bftd.core.model.classes import NodeClass
     from bftd.protocol.requirements import Requirements
     from elastic.options.elastic_option import ElasticSpec
-    from slurm_plugin.read.client import SlurmClient
+    from slurm_plugin.clients.client import SlurmClient
 
 # The part of a script's first line that the kernel reads.
 _FIRST_LINE_BYTES = 120

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bftd.simulation.trace.accounting.sacct import Accounts
     from bftd.simulation.trace.model import Trace
     from bftd.simulation.trace.stats import Stats
-    from slurm_plugin.read.client import SlurmClient
+    from slurm_plugin.clients.client import SlurmClient
     from slurm_plugin.read.types import Snapshot
 
 # A month of a large site's accounting takes minutes to read from its database.

@@ -16,9 +16,9 @@ from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.machine.loop import SimulatedLoop
 from bftd.simulation.world.machine.processes import current_process
 from bftd.simulation.world.slurmctld import Request
+from slurm_plugin.clients.client import CommandResult, SlurmClient
+from slurm_plugin.clients.slow_settings import Background
 from slurm_plugin.errors import NoAnswer
-from slurm_plugin.read.client import CommandResult, SlurmClient
-from slurm_plugin.read.slow_settings import Background
 from slurm_plugin.read.types import Job, Node, Partition
 
 RELEASE = "22.05.8"

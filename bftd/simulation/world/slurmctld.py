@@ -15,7 +15,7 @@ from bftd.simulation.slurm.lines import WaitingJob
 from bftd.simulation.slurm.model import JobRun, SimulatedJob, SimulatedSite
 from bftd.simulation.world.machine.loop import SimulatedLoop
 from bftd.simulation.world.machine.processes import Process
-from slurm_plugin.read.client import CommandResult
+from slurm_plugin.clients.client import CommandResult
 from slurm_plugin.read.types import Job, Node, Partition
 
 REGULAR, HARVESTED, SERVICE = "batch", "elastic", "service"

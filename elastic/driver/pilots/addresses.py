@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping
 from elastic.base.errors import ElasticError, UsageError
 from elastic.link.address import plain
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.pilots.shared_queries import SharedQuery
 from slurm_plugin.read.types import NodeAddress
+from slurm_plugin.submission.shared_queries import SharedQuery
 
 VARIABLE = "BFT_DRIVER_ADDRESS"
 

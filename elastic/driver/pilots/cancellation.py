@@ -10,7 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.pilots.submission import Leftover
+from slurm_plugin.submission.submission import Leftover
 
 _AT_ONCE = 4
 """Commands that end jobs at the same time, in threads of their own: placements wait for Slurm, these must not."""

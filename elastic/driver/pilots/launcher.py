@@ -27,11 +27,11 @@ from elastic.link.descriptors import ordinary_limit
 from elastic.link.peer import Peer
 from elastic.link.wire import Message
 from elastic.node import container
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
-from slurm_plugin.pilots.submission import Leftover, Mode, PilotLauncher, PilotRequest, Placed
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.submission.shared_nodes import NodePart, Sharing
+from slurm_plugin.submission.submission import Leftover, Mode, PilotLauncher, PilotRequest, Placed
 
 T = TypeVar("T")
 

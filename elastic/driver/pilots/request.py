@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from elastic.options.node_share import NodeShare
-from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
+from slurm_plugin.submission.shared_nodes import NodePart, Sharing
 
 OWN_BYTES = 512 * 2**20
 """The memory beside the workers: with torch the agent took 25 MiB, the process that starts them 300, its tunnel 23."""

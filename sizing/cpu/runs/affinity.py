@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from sizing.base.errors import SizingError, UsageError
 from sizing.cpu.runs import supervisor
-from slurm_plugin.read.env import scrubbed
+from slurm_plugin.clients.env import scrubbed
 
 Kind = Literal["srun", "cgroup", "affinity"]
 How = Literal["auto", "srun", "cgroup", "affinity"]

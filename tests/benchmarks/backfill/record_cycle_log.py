@@ -11,7 +11,7 @@ import sys
 import time
 
 from benchmarks.backfill.cycle_log import cycles
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 
 _EVERY_S = 3

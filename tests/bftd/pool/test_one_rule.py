@@ -17,13 +17,13 @@ from bftd.config.keys import PoolConfig
 from bftd.core.model.domain import PoolView
 from bftd.pool.harvest import Harvest
 from bftd.pool.membership import PoolMemory, observe
-from slurm_plugin.pilots import submission
+from slurm_plugin.clients.client import CommandResult, SlurmClient
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules, undated_since
-from slurm_plugin.pilots.submission import Mode, PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.read import parse
-from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Node, Partition, Reservation, Snapshot
+from slurm_plugin.submission import submission
+from slurm_plugin.submission.submission import Mode, PilotLauncher, PilotRequest, Placed, Refused
 from tests.bftd.builders import PARTITION, Pool, job, members, node, pilot
 from tests.slurm_plugin.pending import EXPECTED, KNOWN
 from tests.slurm_plugin.read.test_parse import RELEASES, SEPARATOR, recorded

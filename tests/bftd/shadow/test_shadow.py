@@ -43,8 +43,8 @@ from bftd.simulation import trace
 from bftd.simulation.drivers.resize_costs import WARM_UP_S
 from bftd.simulation.trace.recording.session import RecordingClock
 from bftd.ui.status import render
+from slurm_plugin.clients.slow_settings import READINGS, Background
 from slurm_plugin.errors import CommandError, SnapshotError
-from slurm_plugin.read.slow_settings import READINGS, Background
 from slurm_plugin.read.types import NO_SCHEDULER, Job, Node, Scheduler, Snapshot
 from tests.bftd.builders import PARTITION, job, node, of, pilot, registration
 from tests.bftd.daemon.test_process import environment, running, write_config

@@ -34,8 +34,8 @@ from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.main import registration_of
 from elastic.driver.pilots.launcher import looked_of
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed
 from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.submission.submission import PilotLauncher, PilotRequest, Placed
 from tests.elastic.fakes import FakeDaemon, FakeStarter, settings_for, trainer_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon
 from tests.support import waiting

@@ -27,8 +27,8 @@ from elastic.driver.pilots.launcher import PilotStarter
 from elastic.driver.trainer import TrainerDriver
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.submission import PilotRequest, Refused
 from slurm_plugin.read.types import Job, Scheduler, Snapshot
+from slurm_plugin.submission.submission import PilotRequest, Refused
 from tests.bftd.builders import job, node
 from tests.elastic.fakes import settings_for, until
 from tests.elastic.scripted_daemon import ScriptedDaemon

@@ -9,7 +9,7 @@ import pytest
 
 from sizing.base.errors import UsageError
 from sizing.functions import cpu_node
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
 
 
 def no_slurm() -> SlurmClient:

@@ -22,8 +22,8 @@ from sizing.cpu.runs.measurement import PointProgress, PointResult
 from sizing.cpu.sensitivity.matrix import Matrix
 from sizing.inventory.inventory import Inventory, PartitionOffer
 from sizing.model.trace import StepTrace
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import SlurmClient
 from tests.sizing.plans_of import GIB, Step, group, inventory
 from tests.support.messages import pattern, says
 

@@ -11,7 +11,7 @@ from sizing.choice.place import Placement, PlacementRequest, place, trial
 from sizing.inventory.file import parse, text_of
 from sizing.inventory.gpus import GIB
 from sizing.inventory.inventory import Inventory, from_slurm
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.sandbox import Sandbox
 from tests.support.waiting import until
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.site import RULES, Site, check, read
 from tests.slurm_plugin.site.sites import ASSETS, LUA, WANTED
 from tests.support.messages import pattern, wording

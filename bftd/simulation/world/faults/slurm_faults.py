@@ -13,7 +13,7 @@ from bftd.simulation.world.cluster import SimulatedCluster
 from bftd.simulation.world.machine.network import Network
 from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.slurmctld import NodeCondition
-from slurm_plugin.read.client import CommandResult
+from slurm_plugin.clients.client import CommandResult
 
 _HOUR_S = 3600.0
 _PINGS_S = 100.0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients.client import SlurmClient
+from slurm_plugin.clients.finished import FinishedJob, finished
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.read.finished import FinishedJob, finished
 from tests.e2e.accounted import AccountedSite
 from tests.support.programs import run_bft
 from tests.support.waiting import until

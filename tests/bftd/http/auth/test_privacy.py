@@ -15,10 +15,10 @@ from bftd.core.model.domain import State
 from bftd.http.auth.caller import Caller
 from bftd.http.auth.privacy import NAMELESS, Privacy
 from bftd.service.status import overview
+from slurm_plugin.clients.client import CommandResult
+from slurm_plugin.clients.visibility import Visibility
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.read.client import CommandResult
 from slurm_plugin.read.types import Snapshot
-from slurm_plugin.read.visibility import Visibility
 from tests.bftd.builders import Core, job, node, registration
 from tests.bftd.http.test_api import TRAINER, Served, as_user
 from tests.support.messages import wording

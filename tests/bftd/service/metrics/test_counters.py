@@ -21,7 +21,7 @@ from bftd.service.metrics.counters import FAILURES, STALL_MOST_S, STEPS_LOST_MOS
 from bftd.service.metrics.exposition import Exposition
 from bftd.service.service import Service
 from elastic.backends import KINDS
-from slurm_plugin.read.client import OUTCOMES
+from slurm_plugin.clients.client import OUTCOMES
 from slurm_plugin.read.types import Snapshot
 from tests.bftd.builders import job, lease, node, registration, reported, trainer
 from tests.bftd.ledger.test_file import Clock, see, start

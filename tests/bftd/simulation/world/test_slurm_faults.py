@@ -22,8 +22,8 @@ from bftd.simulation.world.slurmctld import PilotJob
 from bftd.simulation.world.world import WorldSettings
 from slurm_plugin.errors import NoAnswer, SnapshotError
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.submission import Leftover, PilotLauncher, PilotRequest, Placed, Refused
 from slurm_plugin.read.types import Snapshot
+from slurm_plugin.submission.submission import Leftover, PilotLauncher, PilotRequest, Placed, Refused
 
 T = TypeVar("T")
 

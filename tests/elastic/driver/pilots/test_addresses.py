@@ -24,8 +24,8 @@ from elastic.driver.pilots.addresses import Routes, Unreachable, given_address
 from elastic.driver.pilots.launcher import Pilot, PilotStarter
 from elastic.driver.server import listen
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pilots.submission import Leftover, Placed, Refused
 from slurm_plugin.read.types import NodeAddress
+from slurm_plugin.submission.submission import Leftover, Placed, Refused
 from tests.elastic.fakes import settings_for, until
 from tests.support.messages import excerpt, fragment, pattern, says, wording
 from tests.support.waiting import STILL_S

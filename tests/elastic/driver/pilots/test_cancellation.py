@@ -11,7 +11,7 @@ import pytest
 from elastic.driver.pilots import cancellation
 from elastic.driver.pilots.cancellation import Endings
 from slurm_plugin.errors import CommandError, SnapshotError
-from slurm_plugin.pilots.submission import Leftover, PilotRequest
+from slurm_plugin.submission.submission import Leftover, PilotRequest
 from tests.elastic.fakes import until
 from tests.support.messages import fragment, says, wording
 from tests.support.waiting import STILL_S

@@ -12,8 +12,8 @@ from elastic.driver.pilots import launcher
 from elastic.driver.pilots.launcher import Pilot, PilotStarter
 from elastic.driver.pilots.request import OWN_BYTES, UNKNOWN_STATE_BYTES, NodePartRequest, ProfiledNeed, size_text
 from elastic.options.node_share import NodeShare
-from slurm_plugin.pilots.shared_nodes import NodePart, Sharing
-from slurm_plugin.pilots.submission import PilotRequest, Refused
+from slurm_plugin.submission.shared_nodes import NodePart, Sharing
+from slurm_plugin.submission.submission import PilotRequest, Refused
 from tests.elastic.driver.pilots.test_manager import staged
 from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording

@@ -15,7 +15,7 @@ from elastic.driver.progress import cpu_profile
 from elastic.options.node_share import NodeShare
 from sizing.cpu import needs
 from sizing.cpu.needs import StoredNeed
-from slurm_plugin.pilots.shared_nodes import Sharing
+from slurm_plugin.submission.shared_nodes import Sharing
 from tests.elastic.fakes import settings_for
 from tests.support.messages import says, wording
 from tests.support.programs import shell_script

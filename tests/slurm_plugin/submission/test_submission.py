@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.submission import PilotLauncher, PilotRequest, Placed, Refused
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.types import Job, Partition
 from slurm_plugin.sandbox import Sandbox
+from slurm_plugin.submission.submission import PilotLauncher, PilotRequest, Placed, Refused
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.messages import says, wording
 from tests.support.programs import shell_script

@@ -11,8 +11,8 @@ import re
 import time
 from collections.abc import Callable, Mapping
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError, SnapshotError
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.settings import options, parse_config
 
 HIDING = frozenset({"jobs", "nodes", "partitions", "reservations"})

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients.ending import left
+from slurm_plugin.clients.pyslurm_backend import PyslurmClient
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.pilots.pending_reasons import lacks_plan
-from slurm_plugin.read.ending import left
-from slurm_plugin.read.pyslurm_backend import PyslurmClient
 from slurm_plugin.read.types import NO_REQUEST, JobRequest
 from tests.support.messages import pattern, wording
 from tests.support.waiting import until

@@ -11,11 +11,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.pilots.shared_queries import SharedQuery
-from slurm_plugin.read.client import SlurmClient
 from slurm_plugin.read.settings import options, parse_config
 from slurm_plugin.read.types import Node, Partition
+from slurm_plugin.submission.shared_queries import SharedQuery
 
 _EVERY_S = 60.0  # only an administrator changes any of this
 _CGROUP_SETTING = re.compile(r"(Constrain\w+)\s*=\s*(\S+)")

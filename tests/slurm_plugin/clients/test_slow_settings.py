@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients import slow_settings
+from slurm_plugin.clients.slow_settings import LOAD, Background
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.read import slow_settings
-from slurm_plugin.read.slow_settings import LOAD, Background
 from slurm_plugin.read.types import NO_SCHEDULER, Job, JobRequest, Scheduler
 from tests.slurm_plugin.pending import QUEUED
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_plugin.clients.client import CommandResult
+from slurm_plugin.clients.finished import FinishedJob, finished
 from slurm_plugin.errors import SlurmError
-from slurm_plugin.read.client import CommandResult
-from slurm_plugin.read.finished import FinishedJob, finished
 from tests.support.messages import says
 
 GIB = 2**30

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.clients.client import CommandResult, SlurmClient
 from slurm_plugin.errors import CommandError, NoAnswer, SnapshotError
-from slurm_plugin.pilots import submission
 from slurm_plugin.pilots.pending_reasons import Rules
-from slurm_plugin.pilots.shared_queries import SharedQuery
-from slurm_plugin.pilots.submission import Leftover, PilotLauncher, PilotRequest, Placed, Refused
-from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job, Partition
+from slurm_plugin.submission import submission
+from slurm_plugin.submission.shared_queries import SharedQuery
+from slurm_plugin.submission.submission import Leftover, PilotLauncher, PilotRequest, Placed, Refused
 from tests.slurm_plugin.pending import NOW_S, queued
 from tests.support.programs import shell_script
 from tests.support.waiting import STILL_S, until

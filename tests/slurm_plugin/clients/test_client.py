@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from slurm_plugin.clients import client as clients
+from slurm_plugin.clients.client import CommandResult, SlurmClient
+from slurm_plugin.clients.ending import left
 from slurm_plugin.errors import CommandError, SlurmMissing, SnapshotError, UnknownPartition
-from slurm_plugin.read import client as clients
 from slurm_plugin.read import parse
-from slurm_plugin.read.client import CommandResult, SlurmClient
-from slurm_plugin.read.ending import left
 from slurm_plugin.read.types import Job
 from tests.slurm_plugin.pending import QUEUED
 from tests.slurm_plugin.read.test_parse import recorded

@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_plugin.clients.ending import end, left
+from slurm_plugin.clients.env import READABLE, scrubbed
+from slurm_plugin.clients.slow_settings import Background
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmMissing, SnapshotError, UnknownPartition
 from slurm_plugin.read import parse
-from slurm_plugin.read.ending import end, left
-from slurm_plugin.read.env import READABLE, scrubbed
-from slurm_plugin.read.slow_settings import Background
 from slurm_plugin.read.types import Job, Node, NodeAddress, Partition, Snapshot
 
 _TERM_GRACE_S = 1.0  # an salloc that gets SIGTERM releases its allocation, one that is killed does not

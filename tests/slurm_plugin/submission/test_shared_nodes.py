@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from slurm_plugin.clients.client import CommandResult, SlurmClient
 from slurm_plugin.errors import SnapshotError
-from slurm_plugin.pilots import shared_nodes
-from slurm_plugin.pilots.shared_nodes import NodePart, Sharing, against, unbounded
-from slurm_plugin.pilots.submission import PilotRequest, _options
-from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Partition
+from slurm_plugin.submission import shared_nodes
+from slurm_plugin.submission.shared_nodes import NodePart, Sharing, against, unbounded
+from slurm_plugin.submission.submission import PilotRequest, _options
 from tests.bftd.builders import node
 from tests.support.messages import excerpt, says, wording
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from slurm_plugin.clients.client import CommandResult, SlurmClient
 from slurm_plugin.errors import CommandError, NoAnswer, SlurmError, SnapshotError
 from slurm_plugin.pilots.guard import guard
 from slurm_plugin.pilots.pending_reasons import Rules, undated_since
-from slurm_plugin.pilots.shared_nodes import NodePart
-from slurm_plugin.pilots.shared_queries import SharedQuery
-from slurm_plugin.read.client import CommandResult, SlurmClient
 from slurm_plugin.read.types import Job
+from slurm_plugin.submission.shared_nodes import NodePart
+from slurm_plugin.submission.shared_queries import SharedQuery
 
 Mode = Literal["salloc", "sbatch"]
 
@@ -39,7 +39,7 @@ class PilotRequest:
 
     Slurm gets the limit in whole minutes, rounded down, at least one. `name` and `comment` together distinguish this
     pilot from the user's others. `gres` asks for GPUs in Slurm's notation. The pilot gets the whole node, or `part` of
-    it (`slurm_plugin.pilots.shared_nodes` says where).
+    it (`slurm_plugin.submission.shared_nodes` says where).
     """
 
     node: str

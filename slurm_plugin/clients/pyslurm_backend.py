@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slurm_plugin.clients.client import SlurmClient
+from slurm_plugin.clients.ending import end
+from slurm_plugin.clients.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
+from slurm_plugin.clients.slow_settings import RESERVATIONS
 from slurm_plugin.errors import SlurmError, SnapshotError
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import parse, request
-from slurm_plugin.read.client import SlurmClient
-from slurm_plugin.read.ending import end
-from slurm_plugin.read.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
-from slurm_plugin.read.slow_settings import RESERVATIONS
 from slurm_plugin.read.types import NO_REQUEST, Job, JobRequest, Node, Reservation, Snapshot
 
 _ANSWER_BYTES = 1 << 20  # the most that is read at once; a pipe holds less
@@ -100,7 +100,7 @@ class _Child:
     def __init__(self, environ: dict[str, str]) -> None:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - kept until kill()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "slurm_plugin.read.pyslurm_child"],
+            [sys.executable, "-m", "slurm_plugin.clients.pyslurm_child"],
             env=environ,
             cwd="/",  # python -m looks for modules where it starts
             stdin=subprocess.PIPE,

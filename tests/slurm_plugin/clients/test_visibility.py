@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from slurm_plugin.clients import visibility
+from slurm_plugin.clients.client import CommandResult, SlurmClient
+from slurm_plugin.clients.visibility import Visibility, hidden_from_us
 from slurm_plugin.errors import CommandError, SnapshotError
-from slurm_plugin.read import visibility
-from slurm_plugin.read.client import CommandResult, SlurmClient
-from slurm_plugin.read.visibility import Visibility, hidden_from_us
 from slurm_plugin.sandbox import Sandbox
 from tests import program
 from tests.slurm_plugin.plugins import NOBODY
@@ -28,7 +28,7 @@ AS_NOBODY = f"""
 import json, os
 from pathlib import Path
 import encodings.idna
-from slurm_plugin.read.client import SlurmClient
+from slurm_plugin.clients.client import SlurmClient
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 client = SlurmClient(Path(os.environ["SLURM_CONF"]))
 snapshot = client.snapshot()

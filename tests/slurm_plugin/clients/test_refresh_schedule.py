@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from slurm_plugin.read.refresh_schedule import PACE_S, Reading, Turns
-from slurm_plugin.read.slow_settings import CONFIG, LOAD, PARTITIONS, READINGS, RESERVATIONS, WISHES
+from slurm_plugin.clients.refresh_schedule import PACE_S, Reading, Turns
+from slurm_plugin.clients.slow_settings import CONFIG, LOAD, PARTITIONS, READINGS, RESERVATIONS, WISHES
 
 HOUR_S = 3600
 

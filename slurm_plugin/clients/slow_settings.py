@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Set
 from math import inf
 from typing import Protocol
 
+from slurm_plugin.clients.refresh_schedule import Reading, Turns
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read import parse, scheduler, scontrol_requests, sdiag
-from slurm_plugin.read.refresh_schedule import Reading, Turns
 from slurm_plugin.read.scontrol_requests import ScontrolRequest
 from slurm_plugin.read.settings import parse_config
 from slurm_plugin.read.types import NO_SCHEDULER, Job, Partition, Reservation, Scheduler
