@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from bftd import config_file
 from bftd.base import old_names
 from bftd.base.errors import ApiError, ConfigError, DaemonUnreachable
-from bftd.config import configuration
 from bftd.protocol.address import DEFAULT_USER, endpoint, is_path, split_address
 from bftd.protocol.errors import ProtocolError
 
@@ -211,7 +211,7 @@ class ApiClient:
             return f"no permission to reach the daemon at {self.address}"
         return (
             f"no daemon answers at {self.address}: start bftd, or say where it is with --config, "
-            f"${configuration.PATH_VARIABLE} or ${SOCKET_VARIABLE}"
+            f"${config_file.PATH_VARIABLE} or ${SOCKET_VARIABLE}"
         )
 
 
@@ -227,7 +227,7 @@ def find(path: str | None = None) -> ApiClient:
         if is_path(given):
             return ApiClient(given)
         return ApiClient(tcp=given, munge_socket=os.environ.get(MUNGE_SOCKET_VARIABLE, ""))
-    settings = configuration.load_found(path)
+    settings = config_file.load_found(path)
     if not settings.api.tcp or Path(settings.api.socket).exists():
         return ApiClient(settings.api.socket)
     if settings.api.auth == "token":

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bftd.config import configuration, keys
+from bftd import config_file
+from bftd.config import keys
 from slurm_plugin.site import RULES
 from tools import monitoring, protocol_page, slurm_releases
 
@@ -19,7 +20,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "monitoring.md": monitoring.SECTIONS,
     "slurm.md": {"releases": lambda: f"\n{slurm_releases.table()}\n\n"},
     "site.md": {"rules": lambda: f"\n{_rules()}\n\n"},
-    "configuration.md": {"keys": lambda: f"\n```toml\n{configuration.to_toml(keys.Config()).strip()}\n```\n\n"},
+    "configuration.md": {"keys": lambda: f"\n```toml\n{config_file.to_toml(keys.Config()).strip()}\n```\n\n"},
 }
 
 

@@ -1,1 +1,1 @@
-"""The configuration: its keys, its file, and the hours of harvesting."""
+"""The configuration: its keys, their checks, and the hours of harvesting."""

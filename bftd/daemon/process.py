@@ -22,10 +22,10 @@ from typing import Any
 import click
 
 import milp
-from bftd import __version__
+from bftd import __version__, config_file
 from bftd.base import command
 from bftd.base.errors import BftError, ConfigError, LedgerError, UsageError
-from bftd.config import configuration, keys
+from bftd.config import keys
 from bftd.config.keys import Config
 from bftd.core.model.events import Tick
 from bftd.daemon import log_format, startup
@@ -76,7 +76,7 @@ def next_delay_s(poll_s: float, took_s: float, failures: int, own_s: float = 0.0
 
 def load(path: Path) -> Config:
     """Read the configuration."""
-    return configuration.load(path, log.warning)  # before the log is set up, this prints a plain line on standard error
+    return config_file.load(path, log.warning)  # before the log is set up, this prints a plain line on standard error
 
 
 def ledger_path(settings: Config) -> Path:
@@ -362,11 +362,11 @@ def _command(path: str | None, check_config: bool, print_config: bool, dry_run: 
     """Harvest the idle nodes of a Slurm cluster for elastic training jobs."""
     if sum((check_config, print_config, dry_run, take_over)) > 1:
         raise UsageError("--check-config, --print-config, --dry-run and --take-over exclude each other: give one")
-    found = configuration.find(path)
+    found = config_file.find(path)
     # without a file --print-config shows the defaults, but a daemon never starts on a missing file
     settings = Config() if print_config and path is None and not found.exists() else load(found)
     if print_config:
-        click.echo(configuration.to_toml(settings), nl=False)
+        click.echo(config_file.to_toml(settings), nl=False)
         return
     if check_config:
         if why := hook.objection(settings.notify.command):

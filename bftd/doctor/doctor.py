@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bftd import api_client
+from bftd import api_client, config_file
 from bftd.base.errors import BftError
-from bftd.config import configuration
 from bftd.config.keys import Config
 from bftd.doctor import daemon, host
 from bftd.doctor.check import Check, limited
@@ -40,9 +39,9 @@ def examine(config_path: str | None = None, limit_s: float = _LIMIT_S) -> Iterat
 
 
 def _configuration(path: str | None) -> tuple[Config, Check]:
-    found = configuration.find(path)
+    found = config_file.find(path)
     try:
-        settings = configuration.load_found(path)
+        settings = config_file.load_found(path)
     except BftError as error:
         return Config(), Check("configuration", "failure", f"{error}; the checks below take the defaults")
     seen = str(found) if found.exists() else f"no {found}: the defaults"

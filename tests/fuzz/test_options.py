@@ -10,8 +10,8 @@ from bftd.base.errors import ConfigError, UsageError
 from bftd.cli.jobs import sbatch_options
 from bftd.cli.size.shared import worker_memory
 from bftd.config import hours
-from bftd.config.configuration import parse, to_toml
 from bftd.config.keys import Config
+from bftd.config_file import parse, to_toml
 from bftd.protocol import comment
 from bftd.protocol.address import split_address
 from elastic.base.errors import UsageError as ElasticUsageError

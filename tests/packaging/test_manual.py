@@ -11,9 +11,9 @@ from pathlib import Path
 import click
 import pytest
 
-from bftd import __version__
+from bftd import __version__, config_file
 from bftd.cli.main import bft
-from bftd.config import configuration
+from bftd.config import keys
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -69,9 +69,9 @@ def test_every_command_and_option_is_in_the_page(made: Path) -> None:
 
 def test_every_key_is_in_the_page_and_in_the_configuration_that_is_installed(made: Path) -> None:
     text = page(made, "bftd.toml.5")
-    for key in configuration.reference():
+    for key in keys.reference():
         assert f".TP\n{key.name}\n" in text
-    assert configuration.load(made / "bftd.toml") == configuration.Config()
+    assert config_file.load(made / "bftd.toml") == keys.Config()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

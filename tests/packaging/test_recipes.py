@@ -16,8 +16,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from bftd import __version__
-from bftd.config import configuration
+from bftd import __version__, config_file
 from tests.docs.known import problem
 
 ROOT = Path(__file__).parents[2]
@@ -109,14 +108,14 @@ def test_the_settings_of_the_ansible_example_are_keys_of_the_configuration(tmp_p
             for section, keys in given["bftd_settings"].items()
         )
     )
-    assert configuration.load(made).daemon.mode == given["bftd_settings"]["daemon"]["mode"]
+    assert config_file.load(made).daemon.mode == given["bftd_settings"]["daemon"]["mode"]
 
 
 def test_the_ansible_role_writes_where_the_program_reads_and_asks_it_first() -> None:
     tasks = {task["name"]: task for task in loaded("tools/package/ansible/bftd/tasks/main.yml")}
     written = tasks["Write the configuration"]
     template = written["ansible.builtin.template"]
-    assert template["dest"] == str(configuration.DEFAULT_PATH)
+    assert template["dest"] == str(config_file.DEFAULT_PATH)
     assert (RECIPES / "ansible/bftd/templates" / template["src"]).exists()
     assert problem(shlex.split(template["validate"]), True) is None
     handlers = [handler["name"] for handler in loaded("tools/package/ansible/bftd/handlers/main.yml")]

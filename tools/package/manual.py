@@ -18,10 +18,10 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from bftd import __version__
+from bftd import __version__, config_file
 from bftd.cli.completion import install
 from bftd.cli.main import bft
-from bftd.config import configuration, keys
+from bftd.config import keys
 from bftd.daemon import process
 
 _WIDTH = 78
@@ -31,7 +31,7 @@ _EXIT_STATUS = (
     ("1", "It failed; one line on standard error says why."),
     ("2", "It was called wrongly, or the configuration is wrong."),
 )
-_CONFIG_VARIABLE = (configuration.PATH_VARIABLE, f"The configuration to read instead of {configuration.DEFAULT_PATH}.")
+_CONFIG_VARIABLE = (config_file.PATH_VARIABLE, f"The configuration to read instead of {config_file.DEFAULT_PATH}.")
 
 
 class Page:
@@ -149,7 +149,7 @@ def bft_page() -> Page:
         ]
     )
     page.heading("files")
-    page.items([(str(configuration.DEFAULT_PATH), "The configuration, which says where the daemon is.")])
+    page.items([(str(config_file.DEFAULT_PATH), "The configuration, which says where the daemon is.")])
     page.heading("exit status")
     page.items([*_EXIT_STATUS, ("130", "It was interrupted.")])
     page.see_also("bftd(8)", "bftd.toml(5)", "sbatch(1)")
@@ -188,7 +188,7 @@ def bftd_page() -> Page:
     page.heading("files")
     page.items(
         [
-            (str(configuration.DEFAULT_PATH), "The configuration: bftd.toml(5)."),
+            (str(config_file.DEFAULT_PATH), "The configuration: bftd.toml(5)."),
             (keys.Config().api.socket, "The socket of drivers and commands on this host."),
             (
                 keys.Config().ledger.path,
@@ -207,7 +207,7 @@ def toml_page() -> Page:
     page = Page("bftd.toml", 5, "configuration of bftd")
     page.heading("description")
     page.text(
-        f"`{configuration.DEFAULT_PATH}` is a TOML file. Every key has a default; an unknown one is an error. `bftd "
+        f"`{config_file.DEFAULT_PATH}` is a TOML file. Every key has a default; an unknown one is an error. `bftd "
         "--check-config` says what is wrong with the file, `bftd --print-config` prints all of it, and `systemctl "
         "reload bftd` makes the daemon read it again: changes of [api], [ledger] and [slurm] need a restart."
     )
@@ -238,7 +238,7 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"bft.1": bft_page(), "bftd.8": bftd_page(), "bftd.toml.5": toml_page(), "bft-driver.1": ".so man1/bft.1\n"}
     scripts = {f"bft.{shell}": completion(shell) for shell in _SHELLS}
-    (folder / "bftd.toml").write_text(configuration.to_toml(keys.Config()))
+    (folder / "bftd.toml").write_text(config_file.to_toml(keys.Config()))
     for kind, texts in (("man", pages), ("completion", scripts)):
         (folder / kind).mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd import config_file
 from bftd.base.errors import BftError, UsageError
 from bftd.cli import common, options
-from bftd.config import configuration
 
 if TYPE_CHECKING:
     from slurm_plugin.site import Advised, DaemonSettings, Finding
@@ -43,7 +43,7 @@ def check_command(partition: str | None, every: bool, config_path: str | None, a
 
     if as_json:
         options.refuse_idle(("every",), "is for people: --json has every finding")
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     found = read(common.slurm_client(settings), _looked_at(wanted_of(settings), partition))
     findings = check(found, RULES)
     if as_json:
@@ -77,7 +77,7 @@ def config_command(
     from slurm_plugin.site import RULES, advise, check, read
 
     _refuse_unknown(keep, [rule.name for rule in RULES])
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     configured = wanted_of(settings)
     wanted = dataclasses.replace(
         _looked_at(configured, partition), driver_partition=driver_partition or configured.driver_partition
@@ -118,7 +118,7 @@ def plugin_command(off: bool, auto: bool, folder: str | None, path: str | None, 
             plugstack.switch(file, on=False)
             click.echo(f"the line for {line.name} is out of {file}")
             return
-        folders = folder or plugin_folders(common.slurm_client(configuration.load_found(config_path)))
+        folders = folder or plugin_folders(common.slurm_client(config_file.load_found(config_path)))
         fault = plugstack.unfit(plugstack.place(line.name, folders), folders)
         if fault is None:
             raise BftError(f"whether Slurm loads {line.name} cannot be read from {folders}: nothing was changed")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bftd import config_file
 from bftd.base.errors import BftError
 from bftd.base.format import clock
 from bftd.cli import common, options
-from bftd.config import configuration
 
 if TYPE_CHECKING:
     from bftd.config.keys import Config
@@ -29,7 +29,7 @@ def nodes(config_path: str | None, as_json: bool) -> None:
     """
     from slurm_plugin.nodeset import fold
 
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     snapshot = common.slurm_client(settings).snapshot()
     class_of = _class_of(snapshot.nodes, settings)
     earmarked = _earmarked(config_path)

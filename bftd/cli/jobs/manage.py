@@ -14,12 +14,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from bftd import api_client
+from bftd import api_client, config_file
 from bftd.base.errors import ApiError, BftError, UsageError
 from bftd.base.format import between
 from bftd.cli import common, completion, options
 from bftd.cli.daemon import trainers
-from bftd.config import configuration
 
 if TYPE_CHECKING:
     from slurm_plugin.clients.client import SlurmClient
@@ -70,7 +69,7 @@ def logs(job: str, follow: bool, config_path: str | None) -> None:
 @options.config
 def cancel(jobs: tuple[str, ...], config_path: str | None) -> None:
     """End the trainers JOB, ids or names; their checkpoints stay."""
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     daemon, slurm = api_client.find(config_path), common.slurm_client(settings)
     found: list[Mapping[str, Any]] = []
     for job in dict.fromkeys(jobs):
@@ -184,7 +183,7 @@ def _has_ended(daemon: api_client.ApiClient, id_: str) -> bool:
 
 def _begun(daemon: api_client.ApiClient, job: str, config_path: str | None) -> dict[str, Any]:
     """Return the trainer, once its driver has begun."""
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     slurm, told = common.slurm_client(settings), False
     while True:
         try:

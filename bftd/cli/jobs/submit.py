@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bftd import api_client
+from bftd import api_client, config_file
 from bftd.base.errors import UsageError
 from bftd.cli import common, completion, options
 from bftd.cli.jobs import sbatch_options
-from bftd.config import configuration
 
 if TYPE_CHECKING:
     from bftd.config.keys import Config
@@ -71,7 +70,7 @@ def sbatch(elastic: str | None, config_path: str | None, step_batch: int | None,
     if text is None:
         raise UsageError("say how many nodes the job may use, for example --elastic=1-8")
     constraint = line.value("constraint") or _constraint(source, inside, line.script)
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     partition = line.value("partition") or _last(inside, "partition") or ""
     slurm = common.slurm_client(settings)
     spec = _checked(text, partition, constraint, settings, slurm)
@@ -148,7 +147,7 @@ def run(
     from elastic.store.restore import Beginning
 
     path, source = _read(script)
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     spec = _checked(text, partition, constraint, settings, common.slurm_client(settings))
     backend = scripts.backend_of(source, script, spec.backend)
     contained = bool(spec.container)

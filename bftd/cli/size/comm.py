@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd import config_file
 from bftd.base.errors import UsageError
 from bftd.cli import common, options
 from bftd.cli.progress import meanwhile
 from bftd.cli.size.shared import inventory, size_options
-from bftd.config import configuration
 
 if TYPE_CHECKING:
     from sizing.cells.comm.nccl import NcclRun
@@ -129,7 +129,7 @@ def site_path(config_path: str | None = None) -> Path:
     """Return the path of the site's file of tables, next to the configuration in use."""
     from sizing.profiles import comm_tables
 
-    return configuration.find(config_path).with_name(comm_tables.NAME)
+    return config_file.find(config_path).with_name(comm_tables.NAME)
 
 
 def found(config_path: str | None = None, *, extrapolate: bool = False) -> CommTables:
@@ -174,7 +174,7 @@ def _type(gpu: str, name: str, config_path: str | None) -> str:
         return own[gpu].name
     known = recognise(gpu)
     if known is None:
-        where = configuration.find(config_path).with_name(CORRECTIONS)
+        where = config_file.find(config_path).with_name(CORRECTIONS)
         raise UsageError(f"{name}: {gpu} is no known type of GPU: name one by --gpu, or describe it in {where}")
     return known.type.name
 

@@ -282,12 +282,12 @@ def _classes_in(path: str) -> list[NodeKind]:
 
 def _classes_here(spec: ElasticSpec, config_path: str | None) -> list[NodeKind]:
     """Return the classes of harvested nodes that the job could use, as the daemon would form them."""
+    from bftd import config_file
     from bftd.cli.jobs import submit
-    from bftd.config import configuration
     from bftd.core.model.classes import usable
     from bftd.protocol.registration import NodeKind
 
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     known = submit.classes_of(settings, common.slurm_client(settings))
     kinds = [known[name] for name in usable(known, spec.requirements(()), "")]
     return [NodeKind(kind.name, kind.gpus, tuple(sorted(kind.features)), kind.cpus) for kind in kinds]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd import config_file
 from bftd.base.errors import BftError, UsageError
 from bftd.base.format import size
 from bftd.cli import common, options
 from bftd.cli.progress import progress_bars
 from bftd.cli.size.shared import inventory, size_options
-from bftd.config import configuration
 
 if TYPE_CHECKING:
     from sizing.files.past_runs import Ran
@@ -115,7 +115,7 @@ def _published() -> Path:
     """Return the path of the centre's file of runs, next to its configuration."""
     from sizing.files import past_runs
 
-    return configuration.find(None).with_name(past_runs.NAME)
+    return config_file.find(None).with_name(past_runs.NAME)
 
 
 def _words(used: Ran) -> str:

@@ -105,7 +105,7 @@ def from_sacct(
 
     A log of the jobs is written beside it: T.jobs.csv.gz for T.csv.gz.
     """
-    from bftd.config import configuration
+    from bftd import config_file
     from bftd.simulation.trace import files, sidecar
     from bftd.simulation.trace.accounting import conversion
     from bftd.simulation.trace.accounting.job_rows import JobRows
@@ -114,7 +114,7 @@ def from_sacct(
     sidecar.path_of(Path(output))  # refuse a wrong name before minutes of work
     accounts = Accounts(logged=JobRows(names))
     # pilots do not count as use of a node: a replay would harvest it again
-    ignored = [name for name in ignored if name] if ignored else configuration.load_found(config_path).slurm.harvested
+    ignored = [name for name in ignored if name] if ignored else config_file.load_found(config_path).slurm.harvested
     every = path is None and nodes is None
     slurm: dict[str, str] = {}
     if path is not None:
@@ -124,7 +124,7 @@ def from_sacct(
     elif since_s is None:
         raise UsageError("give a FILE with the output of sacct, or --since DATE to call sacct")
     else:
-        client = common.slurm_client(configuration.load_found(config_path))
+        client = common.slurm_client(config_file.load_found(config_path))
         until_s = min(time.time(), math.inf if until_s is None else until_s)  # the future has no idle nodes yet
         if since_s >= until_s:
             raise UsageError("--since must be before --until, and before now")
@@ -161,11 +161,11 @@ def from_slurm(
     config_path: str | None,
 ) -> None:
     """Record from now on which nodes are idle, until --hours are over or a signal comes."""
-    from bftd.config import configuration
+    from bftd import config_file
     from bftd.simulation.trace import TraceError, files
     from bftd.simulation.trace.recording.session import RecordingClock, record
 
-    settings = configuration.load_found(config_path)
+    settings = config_file.load_found(config_path)
     client = common.slurm_client(settings)
     watched = _watched(client, (partition,) if partition else settings.slurm.harvested, nodes)
     stop = threading.Event()

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bftd.base.errors import ConfigError
-from bftd.config.configuration import parse
 from bftd.config.hours import ALWAYS, UTC, Opening, Zone, check, opening, time_of_day, weekday_and_time
+from bftd.config_file import parse
 from bftd.service.clock import local_zone
 from tests.support.messages import excerpt
 

@@ -484,11 +484,11 @@ def test_names_of_sites_are_not_own(host: str) -> None:
 
 
 def test_the_config_of_the_page_is_checked_for_its_form() -> None:
-    from bftd.config import configuration
+    from bftd import config_file
 
     for listen in ("6821", "localhost", "localhost:", "localhost:0", "localhost:70000", ":6821"):
         with pytest.raises(ConfigError, match=pattern("bftd.config.listen_malformed")):
-            configuration.parse(f"[web]\nlisten = '{listen}'\n")
+            config_file.parse(f"[web]\nlisten = '{listen}'\n")
     with pytest.raises(ConfigError, match=pattern("bftd.config.listen_is_tcp")):
-        configuration.parse("[web]\nlisten = 'h:1'\n[api]\ntcp = 'h:1'\n")
-    assert dataclasses.astuple(configuration.parse("[web]\nlisten = '[::1]:6821'\n").web) == ("[::1]:6821", "")
+        config_file.parse("[web]\nlisten = 'h:1'\n[api]\ntcp = 'h:1'\n")
+    assert dataclasses.astuple(config_file.parse("[web]\nlisten = '[::1]:6821'\n").web) == ("[::1]:6821", "")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bftd import config_file
 from bftd.base.errors import ConfigError
-from bftd.config import configuration
 from bftd.protocol.container import PRESETS, check, command, failed, is_step, outermost, words
 from tests.support.messages import excerpt, pattern, says, wording
 
@@ -98,7 +98,7 @@ def test_a_wrong_template_is_one_line_when_the_configuration_is_read(template: s
     assert "\n" not in str(caught.value)
     quoted = template.replace("'", "\\u0027")
     with pytest.raises(ConfigError, match=r"\[elastic\] container"):
-        configuration.parse(f'[elastic]\ncontainer = "{quoted}"\n')
+        config_file.parse(f'[elastic]\ncontainer = "{quoted}"\n')
 
 
 def test_no_shell_ever_reads_a_template_an_image_or_a_script_s_words() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.site_lines import applied
-from bftd.config import configuration
+from bftd import config_file
 from slurm_plugin.errors import SnapshotError
 from slurm_plugin.read.settings import parse_config
 from slurm_plugin.site import RULES, advise, check, render
@@ -150,7 +150,7 @@ def test_names_of_partitions_reach_all_files() -> None:
     assert "PartitionName=harvest Nodes=n[1-2] " in render(advised, "slurm.conf")
     assert "PartitionName=services Nodes=svc1 " in render(advised, "slurm.conf")
     assert 'install({partition = "harvest", driver_partition = "services"})' in render(advised, "job_submit.lua")
-    daemon = configuration.parse(render(advised, "bftd.toml")).slurm
+    daemon = config_file.parse(render(advised, "bftd.toml")).slurm
     assert (daemon.partition, daemon.driver_partition, daemon.pilot_mode) == ("harvest", "services", "salloc")
 
 

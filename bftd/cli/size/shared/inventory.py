@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bftd import config_file
 from bftd.cli import common
-from bftd.config import configuration
 
 if TYPE_CHECKING:
     from sizing.functions.site import Site
@@ -18,12 +18,12 @@ def site(config_path: str | None = None) -> Site:
     from sizing.functions.site import Site
 
     def without() -> set[str]:
-        slurm = configuration.load_found(config_path).slurm
+        slurm = config_file.load_found(config_path).slurm
         return {*slurm.harvested, slurm.driver_partition}
 
     return Site(
-        configuration.find(config_path).parent,
-        lambda: common.slurm_client(configuration.load_found(config_path)),
+        config_file.find(config_path).parent,
+        lambda: common.slurm_client(config_file.load_found(config_path)),
         without,
     )
 

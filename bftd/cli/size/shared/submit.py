@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from bftd import config_file
 from bftd.base.errors import UsageError
 from bftd.cli import common
 from bftd.cli.jobs import sbatch_options
 from bftd.cli.size.shared import script as size_script
 from bftd.cli.size.shared.script import Script
-from bftd.config import configuration
 from bftd.protocol.fields import printable
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def submit(job: BatchJob, run: JobRun, *, yes: bool, quiet: bool, deadline: bool
             raise UsageError("nothing submitted")
     except click.Abort:
         raise UsageError("nothing submitted: nobody answered; give --yes to submit without being asked") from None
-    client = common.slurm_client(configuration.load_found(None))
+    client = common.slurm_client(config_file.load_found(None))
     job_id = client.submit([*options, path], "", {**os.environ, **settings})
     click.echo(f"Submitted batch job {job_id}", err=quiet)
     return job_id

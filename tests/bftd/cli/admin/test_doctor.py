@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.config import configuration
+from bftd import config_file
 from tests.support.messages import excerpt, says
 from tests.support.programs import shell_script
 from tests.support.terminal import Ended, Terminal
@@ -23,7 +23,7 @@ NEEDS_A_DAEMON = {"daemon's version", "daemon's clock", "daemon's state", "your 
 def doctor(bft: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Runs it with neither Slurm nor a daemon nor a configuration."""
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
-    monkeypatch.setattr(configuration, "DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr(config_file, "DEFAULT_PATH", tmp_path / "none.toml")
     monkeypatch.setenv("PATH", str(tmp_path))
     bft.before = ("doctor",)
     return bft

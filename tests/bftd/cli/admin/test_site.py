@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bftd.config import configuration
+from bftd import config_file
 from tests.slurm_plugin.site.test_plugstack import shared_object
 from tests.support.messages import excerpt, fragment, says, wording
 from tests.support.programs import shell_script
@@ -34,7 +34,7 @@ cat {folder}/sdiag.txt
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
     """Runs `bft site` on a recorded cluster."""
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
-    monkeypatch.setattr(configuration, "DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr(config_file, "DEFAULT_PATH", tmp_path / "none.toml")
 
     def call(cluster: str, *words: str, scontrol: str = SCONTROL, sdiag: str = SDIAG) -> Ended:
         for name, text in (("scontrol", scontrol), ("sdiag", sdiag)):
@@ -126,7 +126,7 @@ def test_names_and_nodes_that_are_asked_for_are_in_the_lines(run: Run) -> None:
     assert code == 0
     assert "PartitionName=spare Nodes=n1 " in seen["text"]["slurm.conf"]
     assert "PartitionName=drv Nodes=n2 " in seen["text"]["slurm.conf"]
-    assert configuration.parse(seen["text"]["bftd.toml"]).slurm.partition == "spare"
+    assert config_file.parse(seen["text"]["bftd.toml"]).slurm.partition == "spare"
     assert seen["left"] == []
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bftd import config_file
 from bftd.base import old_names
 from bftd.base.errors import ConfigError, UsageError
-from bftd.config import configuration
+from bftd.config import keys
 from bftd.config.keys import PoolConfig, tunable
 from bftd.daemon.process import _command
 from milp.running import process
@@ -17,18 +18,18 @@ from tests.support.messages import excerpt, fragment, pattern, says, wording
 
 
 def test_an_empty_file_means_the_defaults() -> None:
-    assert configuration.parse("") == configuration.Config()
+    assert config_file.parse("") == keys.Config()
 
 
 def test_the_printed_configuration_reads_back_to_the_same_values() -> None:
-    changed = configuration.parse('[pool]\nmin_window_s = 33\n[slurm]\nconf = "/etc/x \\"y\\""\n')
+    changed = config_file.parse('[pool]\nmin_window_s = 33\n[slurm]\nconf = "/etc/x \\"y\\""\n')
     assert changed.pool.min_window_s == 33.0
-    assert configuration.parse(configuration.to_toml(changed)) == changed
-    assert configuration.parse(configuration.to_toml(configuration.Config())) == configuration.Config()
+    assert config_file.parse(config_file.to_toml(changed)) == changed
+    assert config_file.parse(config_file.to_toml(keys.Config())) == keys.Config()
 
 
 def test_every_key_has_a_line_of_documentation_and_an_example_of_its_type() -> None:
-    for key in configuration.reference():
+    for key in keys.reference():
         assert key.doc.endswith((".", ")")), key
         assert type(key.example).__name__ == key.type, key
 
@@ -89,7 +90,7 @@ def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path
     path = tmp_path / "bftd.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
-        configuration.load(path)
+        config_file.load(path)
     message = str(error.value)
     assert told in message
     assert str(path) in message
@@ -121,15 +122,15 @@ def test_a_wrong_file_is_told_in_one_line_that_names_file_and_key(tmp_path: Path
 )
 def test_an_integer_too_long_for_its_key_is_told_in_one_line(line: str, told: str) -> None:
     with pytest.raises(ConfigError) as error:
-        configuration.parse(f"[decide]\n{line}\n")
+        config_file.parse(f"[decide]\n{line}\n")
     assert told in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_key_without_a_maximum_takes_no_integer_beyond_64_bits() -> None:
-    assert configuration.parse(f"[pool]\nspare_nodes = {2**63 - 1}\n").pool.spare_nodes == 2**63 - 1
+    assert config_file.parse(f"[pool]\nspare_nodes = {2**63 - 1}\n").pool.spare_nodes == 2**63 - 1
     with pytest.raises(ConfigError, match="at most 64 bits"):
-        configuration.parse(f"[pool]\nspare_nodes = {2**63}\n")
+        config_file.parse(f"[pool]\nspare_nodes = {2**63}\n")
 
 
 def test_tuning_to_an_integer_too_large_for_a_float_is_told_in_one_line() -> None:
@@ -152,31 +153,31 @@ def test_regression_tuning_t_fwd_beyond_what_solvers_take_ended_all_lending() ->
 
 def test_a_missing_file_and_a_binary_one_are_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        configuration.load(tmp_path / "none.toml")
+        config_file.load(tmp_path / "none.toml")
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="UTF-8"):
-        configuration.load(tmp_path / "binary")
+        config_file.load(tmp_path / "binary")
 
 
 def test_the_file_is_found_by_option_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BFTD_CONFIG", raising=False)
-    assert configuration.find() == Path("/etc/bftd/bftd.toml")
+    assert config_file.find() == Path("/etc/bftd/bftd.toml")
     monkeypatch.setenv("BFTD_CONFIG", "/a")
-    assert configuration.find() == Path("/a")
-    assert configuration.find("/b") == Path("/b")
+    assert config_file.find() == Path("/a")
+    assert config_file.find("/b") == Path("/b")
 
 
 def test_a_file_that_is_named_must_be_there_and_without_one_the_defaults_hold(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(configuration, "DEFAULT_PATH", tmp_path / "bftd.toml")
+    monkeypatch.setattr(config_file, "DEFAULT_PATH", tmp_path / "bftd.toml")
     monkeypatch.setenv("BFTD_CONFIG", "")
-    assert configuration.load_found() == configuration.Config()
+    assert config_file.load_found() == keys.Config()
     (tmp_path / "bftd.toml").write_text("[decide]\npj_max = 3\n")
-    assert configuration.load_found().decide.pj_max == 3
+    assert config_file.load_found().decide.pj_max == 3
     with pytest.raises(ConfigError, match="No such file"):
-        configuration.load_found(str(tmp_path / "none.toml"))
+        config_file.load_found(str(tmp_path / "none.toml"))
     monkeypatch.setenv("BFTD_CONFIG", str(tmp_path / "none.toml"))
     with pytest.raises(ConfigError, match="No such file"):
-        configuration.load_found()
+        config_file.load_found()
 
 
 def test_check_config_tells_an_unknown_solver_and_print_config_needs_no_file(tmp_path: Path, monkeypatch) -> None:
@@ -225,46 +226,46 @@ def test_regression_an_upgrade_stopped_the_daemon_whose_file_had_a_key_that_is_g
     path = tmp_path / "bftd.toml"
     path.write_text(WITH_ONE_GONE)
     told: list[str] = []
-    assert configuration.load(path, told.append).pool == PoolConfig(spare_nodes=2)
+    assert config_file.load(path, told.append).pool == PoolConfig(spare_nodes=2)
     [line] = told
     assert says(line, "bftd.config.key_gone", name=path, section="pool", key="plan_wait_s")
     assert "earmark" in line
     assert "\n" not in line
-    assert configuration.load(path).pool.spare_nodes == 2, "commands of users say nothing of it"
+    assert config_file.load(path).pool.spare_nodes == 2, "commands of users say nothing of it"
     checked = CliRunner().invoke(_command, ["--config", str(path), "--check-config"])
     assert checked.exit_code == 0
     assert [record.getMessage() for record in caplog.records] == [line]
-    assert "plan_wait_s" not in configuration.to_toml(configuration.load(path))
+    assert "plan_wait_s" not in config_file.to_toml(config_file.load(path))
 
 
 def test_a_key_that_is_gone_is_gone_from_its_section_only() -> None:
     with pytest.raises(ConfigError, match=pattern("bftd.config.unknown_key", key="plan_wait_s", section="slurm")):
-        configuration.parse("[slurm]\nplan_wait_s = 3\n")
+        config_file.parse("[slurm]\nplan_wait_s = 3\n")
 
 
 def test_no_key_is_there_and_gone_at_once() -> None:
-    here = {(key.section, key.name) for key in configuration.reference()}
-    assert not here & (configuration.GONE.keys() | old_names.KEYS.keys())
+    here = {(key.section, key.name) for key in keys.reference()}
+    assert not here & (config_file.GONE.keys() | old_names.KEYS.keys())
     assert {(section, new) for (section, _), new in old_names.KEYS.items()} <= here
 
 
 def test_the_old_name_of_a_key_is_understood_and_said_once() -> None:
     told: list[str] = []
     text = "[pool]\nmake_room = false\n"
-    assert configuration.parse(text, "bftd.toml", told.append).pool == PoolConfig(earmark=False)
+    assert config_file.parse(text, "bftd.toml", told.append).pool == PoolConfig(earmark=False)
     renamed = {"name": "bftd.toml", "section": "pool", "key": "make_room", "new": "earmark", "new2": "earmark"}
     assert told == [wording("bftd.config.key_renamed", **renamed)]
     with pytest.raises(ConfigError, match=pattern("bftd.config.key_twice", **renamed)):
-        configuration.parse(text + "earmark = true\n", "bftd.toml")
+        config_file.parse(text + "earmark = true\n", "bftd.toml")
     with pytest.raises(ConfigError, match="make_room"):
-        configuration.parse("[pool]\nmake_room = 3\n")
+        config_file.parse("[pool]\nmake_room = 3\n")
 
 
 @pytest.mark.parametrize("told", ["login1", "login1:", ":6820", "login1:99999", "login1:http"])
 def test_regression_an_address_without_a_port_passed_the_check(told: str) -> None:
     with pytest.raises(ConfigError, match=pattern("bftd.config.tcp_malformed")):
-        configuration.parse(f'[api]\ntcp = "{told}"\n')
-    assert configuration.parse('[api]\ntcp = "[::1]:6820"\n').api.tcp == "[::1]:6820"
+        config_file.parse(f'[api]\ntcp = "{told}"\n')
+    assert config_file.parse('[api]\ntcp = "[::1]:6820"\n').api.tcp == "[::1]:6820"
 
 
 @pytest.mark.parametrize("words", [("--dry-run", "--take-over"), ("--check-config", "--take-over")])
@@ -277,16 +278,16 @@ def test_regression_of_two_words_that_exclude_each_other_one_was_left_out_withou
 
 
 def test_several_partitions_are_harvested_by_one_daemon() -> None:
-    read = configuration.parse('[slurm]\npartitions = ["gpu", "cpu"]\n')
+    read = config_file.parse('[slurm]\npartitions = ["gpu", "cpu"]\n')
     assert read.slurm.harvested == ("gpu", "cpu")
     assert read.slurm.partition == "gpu", "for what knows of one"
-    assert configuration.parse(configuration.to_toml(read)) == read
-    assert configuration.parse('[slurm]\npartition = "gpu"\n').slurm.harvested == ("gpu",)
+    assert config_file.parse(config_file.to_toml(read)) == read
+    assert config_file.parse('[slurm]\npartition = "gpu"\n').slurm.harvested == ("gpu",)
 
 
 def test_a_partition_beside_others_is_a_contradiction_of_one_line() -> None:
     with pytest.raises(ConfigError, match=pattern("bftd.config.partition_not_among", alone="elastic")):
-        configuration.parse('[slurm]\npartition = "elastic"\npartitions = ["gpu"]\n')
+        config_file.parse('[slurm]\npartition = "elastic"\npartitions = ["gpu"]\n')
 
 
 @pytest.mark.parametrize(
@@ -300,5 +301,5 @@ def test_a_partition_beside_others_is_a_contradiction_of_one_line() -> None:
 )
 def test_a_list_that_is_none_of_texts_is_told_in_one_line(value: str, told: str) -> None:
     with pytest.raises(ConfigError) as error:
-        configuration.parse(f"[slurm]\npartitions = {value}\n")
+        config_file.parse(f"[slurm]\npartitions = {value}\n")
     assert told in str(error.value)
