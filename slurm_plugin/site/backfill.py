@@ -6,8 +6,8 @@ soon.
 
 from __future__ import annotations
 
+from slurm_plugin.site.helpers import LIST, UNSET, seen_option, set_parameter, value_of
 from slurm_plugin.site.model import Site
-from slurm_plugin.site.parameters import LIST, UNSET, seen_option, set_parameter, value_of
 from slurm_plugin.site.rule import NOT_SHOWN, Rule
 
 BACKFILL = "sched/backfill"

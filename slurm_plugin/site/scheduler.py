@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_plugin.site.backfill import BACKFILL, backfills
+from slurm_plugin.site.helpers import LIST, seen_option, set_parameter, value_of
 from slurm_plugin.site.model import Site
-from slurm_plugin.site.parameters import LIST, seen_option, set_parameter, value_of
 from slurm_plugin.site.rule import NOT_SHOWN, Edit, Rule
 
 
