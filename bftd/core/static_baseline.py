@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil, floor
 
 import milp
-from bftd.core.model import objective
+from bftd.core.planning import objective
 from milp import Points
 from milp.curves import Curve
 from milp.problem import NodeSpec, Problem, TrainerSpec
@@ -29,7 +29,7 @@ def best_rate(trainers: Sequence[WaitingTrainer], nodes: float, goal: str, *, me
     """Return the samples/s of these trainers on the best allocation of `nodes` nodes by the objective `goal`.
 
     Nodes stay and resizes cost nothing. Between whole numbers of nodes the rate is linear. `measured` is passed to
-    `bftd.core.model.objective.values`.
+    `bftd.core.planning.objective.values`.
     """
     wanting = tuple(trainers)
     most = sum(item.high for item in wanting)

@@ -12,13 +12,13 @@ from functools import lru_cache
 from operator import attrgetter
 
 import milp
-from bftd.core.model import classes, objective, solvers
+from bftd.core.model import classes, solvers
 from bftd.core.model.decisions import MapKept, SolverReplaced
 from bftd.core.model.domain import Assignment, Planned, SolverFailed, Trainer
 from bftd.core.model.draft import Draft
 from bftd.core.model.solvers import FailedSolver
 from bftd.core.model.timing import SOLVER_REST_S
-from bftd.core.planning import caps, execution, first_nodes, probing
+from bftd.core.planning import caps, execution, first_nodes, objective, probing
 from bftd.core.planning.caps import Ruling
 from bftd.core.planning.node_order import by_preference, keep_working
 from bftd.core.scaling import learning

@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from bftd.core.model.objective import values
+from bftd.core.planning.objective import values
 from bftd.simulation.advise.units import best_rate
 from bftd.simulation.drivers.trainers import SimTrainer
 from bftd.simulation.effect.past import Past

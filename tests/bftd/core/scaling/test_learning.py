@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bftd.core.model.objective import values
+from bftd.core.planning.objective import values
 from bftd.core.scaling import amdahl
 from bftd.core.scaling.learning import (
     SIZES_KEPT,

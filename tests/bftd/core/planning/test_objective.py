@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import milp
-from bftd.core.model import objective
 from bftd.core.model.domain import Settings
+from bftd.core.planning import objective
 from bftd.protocol.reports import ProgressReport
 from tests.bftd.builders import NOW_S, Core, registration
 
