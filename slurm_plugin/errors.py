@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_SHOWN = 160  # the most characters of a text in a message
+
 
 class SlurmError(Exception):
     """Root of the errors of this package; `exit_code` is the exit code of a command line."""
@@ -33,3 +35,10 @@ class UnknownPartition(SlurmError):
 
 class SandboxError(SlurmError):
     """The private cluster cannot be started, found or ended as asked."""
+
+
+def one_line(text: str) -> str:
+    """Shorten a text to one line for a message, without line ends and control characters."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN])
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."

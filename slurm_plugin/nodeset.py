@@ -8,11 +8,10 @@ from functools import lru_cache
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-from slurm_plugin.errors import SlurmError
+from slurm_plugin.errors import SlurmError, one_line
 
 # The limit for the numbers of a range and for all nodes: more would take minutes to expand, and no cluster has them.
 _WIDEST = 1_000_000
-_SHOWN = 160  # the most characters of a text in a message
 
 
 def fold(names: Iterable[str]) -> str:
@@ -46,18 +45,14 @@ def _expanded(text: str) -> tuple[str, ...]:
     ranges = re.findall(r"(\d{1,18})-(\d{1,18})", " ".join(re.findall(r"\[([^\[\]]*)", text)))
     # several ranges are expanded one after the other before they can be counted
     if sum(max(0, int(last) - int(first)) for first, last in ranges) >= _WIDEST:
-        raise SlurmError(f"{_shown(text)} is a wider range than any cluster has")
+        raise SlurmError(f"{one_line(text)} is a wider range than any cluster has")
     try:
         nodes = NodeSet(text, resolver=RESOLVER_NOGROUP)
         count = len(nodes)
     except (NodeSetException, ValueError) as error:  # the latter for a number of thousands of digits
-        raise SlurmError(f"not a node set: {text[:_SHOWN]!r} ({_shown(str(error))})") from error
+        raise SlurmError(f"not a node set: {one_line(text)!r} ({one_line(str(error))})") from error
     except OverflowError:  # more than fit in 64 bits
         count = _WIDEST + 1
     if count > _WIDEST:  # with two ranges, as in r[1-9999]n[1-9999], it is their product
-        raise SlurmError(f"{_shown(text)} are more nodes than any cluster has")
+        raise SlurmError(f"{one_line(text)} are more nodes than any cluster has")
     return tuple(nodes)
-
-
-def _shown(text: str) -> str:
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text[:_SHOWN]).split())

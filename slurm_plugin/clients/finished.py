@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_plugin.clients.client import SlurmClient
-from slurm_plugin.errors import CommandError, SlurmError
+from slurm_plugin.errors import CommandError, SlurmError, one_line
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import dates
-from slurm_plugin.read.parse import one_line
 
 _FIELDS = (
     *("JobIDRaw", "JobID", "Cluster", "State", "Start", "End", "NodeList", "NTasks"),

@@ -20,7 +20,7 @@ from slurm_plugin.clients.client import SlurmClient
 from slurm_plugin.clients.ending import end
 from slurm_plugin.clients.pyslurm_child import WITH_RESERVATIONS, WITHOUT_RESERVATIONS
 from slurm_plugin.clients.slow_settings import RESERVATIONS
-from slurm_plugin.errors import SlurmError, SnapshotError
+from slurm_plugin.errors import SlurmError, SnapshotError, one_line
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import parse, request
 from slurm_plugin.read.types import NO_REQUEST, Job, JobRequest, Node, Reservation, Snapshot
@@ -90,7 +90,7 @@ class PyslurmClient(SlurmClient):
         if not isinstance(answer, dict):
             raise SnapshotError(f"pyslurm's answer makes no sense: {text[:80]!r}")
         if "error" in answer:
-            raise SnapshotError(f"pyslurm failed: {parse.one_line(str(answer['error']))}")
+            raise SnapshotError(f"pyslurm failed: {one_line(str(answer['error']))}")
         return answer
 
 
@@ -174,9 +174,7 @@ def _job(row: dict[str, Any]) -> Job:
         return _readable_job(row)
     except (*_SENSELESS, SnapshotError) as error:
         if row.get("state") != "PENDING":
-            raise SnapshotError(
-                f"pyslurm shows a job that cannot be read ({error!r}): {parse.one_line(str(row))}"
-            ) from None
+            raise SnapshotError(f"pyslurm shows a job that cannot be read ({error!r}): {one_line(str(row))}") from None
         why = row.get("unreadable") or f"{error!r}"
         return parse.unreadable_job(f"{why}: {row}", str(row.get("id") or ""), str(row.get("partition") or ""))
 
@@ -241,14 +239,14 @@ def _reservation(row: dict[str, Any]) -> Reservation:
 def _whole(value: Any) -> int:
     number = int(value)
     if not 0 <= number < 2**63:
-        raise ValueError(f"{parse.one_line(str(value))} is no number of anything")
+        raise ValueError(f"{one_line(str(value))} is no number of anything")
     return number
 
 
 def _time_s(value: Any) -> float:
     time_s = float(value)
     if not 0.0 <= time_s <= parse.LATEST_S:
-        raise ValueError(f"{parse.one_line(str(value))} is no time")
+        raise ValueError(f"{one_line(str(value))} is no time")
     return time_s
 
 

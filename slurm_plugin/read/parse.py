@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from slurm_plugin.errors import SlurmError, SnapshotError
+from slurm_plugin.errors import SlurmError, SnapshotError, one_line
 from slurm_plugin.nodeset import expand
 from slurm_plugin.read import request
 from slurm_plugin.read.settings import Shown, number
@@ -27,7 +27,6 @@ _ACCOUNT = 14
 # The bracket is missing if squeue cut the list of an array's tasks.
 _JOB_ID = re.compile(r"\d+(_(\d+|\[[^\]]*\]?)|\+\d+)?$")
 _PARTITIONS = re.compile(r"[^\s,]+(,[^\s,]+)*$")
-_SHOWN = 160  # the most characters of unreadable text in a message
 
 # The number of records kept beyond those of the last answer. A few MB each.
 _KEPT = 1 << 13
@@ -205,13 +204,6 @@ def unreadable_job(
         account=_text(account),
         unreadable=one_line(why),
     )
-
-
-def one_line(text: str) -> str:
-    """Shorten a text to one line for a message, without line ends and control characters."""
-    shown = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * _SHOWN])
-    shown = " ".join(shown.split())
-    return shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 3]}..."
 
 
 def _names_partitions(text: str) -> bool:

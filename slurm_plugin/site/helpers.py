@@ -102,7 +102,7 @@ def option_rule(
 
 
 def seen_option(key: str, default: str = "") -> Callable[[Site], str]:
-    """Return a function that reads an option's text, or Slurm's default if it is not set."""
+    """Return a function that reads an option of SchedulerParameters, or Slurm's default if it is not set."""
 
     def text(site: Site) -> str:
         if LIST not in site.config:
@@ -116,11 +116,11 @@ def seen_option(key: str, default: str = "") -> Callable[[Site], str]:
 
 
 def value_of(site: Site, key: str, default: int) -> int:
-    """Return the number of an option, or Slurm's default."""
+    """Return the number of an option of SchedulerParameters, or Slurm's default."""
     found = number(site.scheduler_parameters.get(key, ""))
     return default if found is None else found
 
 
 def set_parameter(key: str, value: str = "") -> Callable[[Site], Sequence[Edit]]:
-    """Return a function that makes an edit to an option in the list."""
+    """Return a function that makes an edit to an option of SchedulerParameters."""
     return lambda site: (Edit("slurm.conf", LIST, key, value),)
