@@ -58,6 +58,7 @@ class HistoryRecorder:
         self._tend_s = float("-inf")
         self._failed = False
         self._wanted: tuple[int, Aims, float] | None = None
+        self._thread = ThreadPoolExecutor(1, "windows")
         self._work: Future[None] | None = None
 
     def windows(self, usage: NodeUsage) -> tuple[RollingPeriod, ...]:
@@ -107,7 +108,6 @@ class HistoryRecorder:
         """Wait until the windows are those of the last record."""
         if self._work is not None:
             self._work.result()
-            self._reckon()  # a request may have come at the moment in which the thread ended
 
     def _record(self, state: State, taken: PoolSample, at_s: int) -> PoolRecord:
         passed_s = at_s - (at_s if self._last_s is None else self._last_s)
@@ -170,26 +170,25 @@ class HistoryRecorder:
         self._refresh(state)
 
     def _refresh(self, state: State) -> None:
-        """Have the windows computed again beside the loop; an earlier computation may still be running."""
+        """Have the windows computed again beside the loop, after an earlier computation that may still be running."""
         decide = state.settings.decide
         aims = Aims(decide.objective, decide.pj_max, state.settings.trusting)
         self._wanted = (self._last_s or 0, aims, self._usage.pool_node_seconds)
-        if self._work is None or self._work.done():
-            thread = ThreadPoolExecutor(1, "windows")
-            self._work = thread.submit(self._reckon)
-            thread.shutdown(wait=False)  # it ends with its work
+        self._work = self._thread.submit(self._reckon)
 
     def _reckon(self) -> None:
-        while self._wanted is not None:
-            (last_s, aims, counted_s), self._wanted = self._wanted, None
-            try:
-                self._windows, self._counted_s = rolling.reckoned(self._reader, last_s, aims), counted_s
-            except BftError as error:  # the previous windows stay
-                log.debug("the windows could not be reckoned: %s", error)
-            except Exception:
-                if not self._failed:  # the same error each minute would fill the log
-                    log.exception("U, and what trained and was held, could not be reckoned")
-                self._failed = True
+        wanted, self._wanted = self._wanted, None
+        if wanted is None:  # an earlier computation has done it
+            return
+        last_s, aims, counted_s = wanted
+        try:
+            self._windows, self._counted_s = rolling.reckoned(self._reader, last_s, aims), counted_s
+        except BftError as error:  # the previous windows stay
+            log.debug("the windows could not be reckoned: %s", error)
+        except Exception:
+            if not self._failed:  # the same error each minute would fill the log
+                log.exception("U, and what trained and was held, could not be reckoned")
+            self._failed = True
 
 
 def _joined(one: PoolRecord, two: PoolRecord) -> PoolRecord:
