@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from milp import Curve, ProblemError, TrainerSpec, problem_from_json, solve
 from milp.errors import MilpError
+from tests.fuzz.mutations import nested, places
 from tests.milp.test_files import GOOD, curve, with_a
 from tests.support.messages import pattern, wording
 
@@ -38,20 +38,6 @@ ODD = st.one_of(
     st.recursive(st.none(), lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner)),
     st.integers(1, 900).map(lambda depth: nested(depth)),
 )
-
-
-def nested(depth: int) -> list[Any]:
-    value: list[Any] = []
-    for _ in range(depth):
-        value = [value]
-    return value
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield (*path, key)
-        yield from places(item, (*path, key))
 
 
 @st.composite
