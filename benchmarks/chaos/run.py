@@ -21,7 +21,8 @@ _BEGINS_S = 120.0
 _ENDS_S = 180.0
 _CALM_S = 90.0
 _STARTS_S = 60.0
-_ORPHANS_S = 30.0
+# slurmctld asks a node that did not answer again about once a minute
+_ORPHANS_S = 120.0
 _POLL_S = 0.5
 
 
