@@ -42,7 +42,7 @@ class SimulatedCluster(ClusterView):
         super().__init__(loop, nodes, jobs)
         self.away = self.halted = self.refuses = False
         self.back_s = loop.time()
-        """When slurmctld heard commands again for the last time."""
+        """The time at which slurmctld last began to hear commands again."""
 
         self.late_s = 0.0
         self.changes = 0

@@ -1,1 +1,1 @@
-"""A simulated machine room: time, processes, threads, network and disks, of one seeded source of randomness."""
+"""Simulated hosts: time, processes, threads, network and disks, with one seeded source of randomness."""

@@ -66,7 +66,7 @@ class StateRules:
             yield f"S9: lease {lease.id} is granted {blind_s:.0f} s after Slurm last answered"
         for earmark in pool.earmarks.values():
             if lease.node in earmark.nodes:
-                yield f"S1b: lease {lease.id} is granted on a node that is kept for job {earmark.job}"
+                yield f"S1b: lease {lease.id} is granted on a node with an earmark of job {earmark.job}"
         node = pool.nodes.get(lease.node)
         if node is None or not node.in_pool:
             yield f"S5: lease {lease.id} is granted on a node that is not in the pool"
