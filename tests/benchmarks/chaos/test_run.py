@@ -21,7 +21,8 @@ KINDS = ("kill_worker", "cut_network")
 def test_half_a_minute_of_faults_breaks_no_rule(tmp_path: Path) -> None:
     if subprocess.run(["unshare", "--net", "--mount", "true"], stderr=subprocess.DEVNULL).returncode:
         pytest.skip("only who may make namespaces, as root may, cuts a node off")
-    words = ["--minutes", "0.5", "--seed", "3", "--kinds", ",".join(KINDS), "--json", "--folder", str(tmp_path / "logs")]
+    words = ["--minutes", "0.5", "--seed", "3", "--kinds", ",".join(KINDS), "--json"]
+    words += ["--folder", str(tmp_path / "logs")]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.chaos", *words],
         cwd=REPOSITORY,
