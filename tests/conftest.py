@@ -81,6 +81,8 @@ whose clusters are of one shape stand together, so that a process has the cluste
 settings.register_profile("bftd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("night", settings.get_profile("bftd"), max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "bftd"))
+pytest_plugins = ["tests.support.torch_forks"]
+
 _HANGS_S = 2400
 """Tests with a cluster fail when nothing moves any more: this is for what a test does not wait for by itself."""
 

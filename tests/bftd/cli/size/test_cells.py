@@ -62,6 +62,7 @@ def test_regression_small_sends_were_shown_as_nothing(bft: SizeTerminal) -> None
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.usefixtures("exporting")
 def test_a_model_of_the_users_own_is_cut_by_its_modules(bft: SizeTerminal) -> None:
     step, python = f"{MODELS}:gpt", ("--python", sys.executable)
     ended = bft("size", "cells", step, "--gpus", "4", "--stages", "2", *python)
@@ -82,6 +83,7 @@ def test_a_model_larger_than_the_machines_memory_is_read(bft: SizeTerminal) -> N
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.usefixtures("exporting")
 def test_what_cannot_be_read_at_all_is_told_with_the_way_out(bft: SizeTerminal) -> None:
     (bft.folder / "broken.py").write_text(
         "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return open(x)\n"

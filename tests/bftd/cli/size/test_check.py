@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from bftd.cli.size.shared import allocation
+from sizing.model.child import launch
 from sizing.step_time import checking
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, says, wording
 from tests.support.programs import shell_script
 from tests.support.terminal import Ended
+from tests.support.torch_forks import GPU_STAND_IN
 
 pytestmark = pytest.mark.slow
 
-STAND_IN = Path(__file__).parents[3] / "support" / "gpu_stand_in"
 GB = 10**9
 STEPS = """
 import torch
@@ -53,13 +54,27 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Si
     return SizeTerminal(tmp_path, monkeypatch, capsys)
 
 
-def stand_in(terminal: SizeTerminal, *, in_use: float = 1.2, total: float = 85, allocated: float = 0.1) -> str:
-    """A Python that has a GPU of so many gigabytes, of which a step takes some."""
-    numbers = ",".join(str(int(each * GB)) for each in (total, allocated, 0.2, in_use))
-    python = shell_script(
-        terminal.folder / "python", f'GPU_STAND_IN={numbers} PYTHONPATH={STAND_IN} exec {sys.executable} "$@"'
-    )
-    return str(python)
+class StandIn:
+    """Makes the Python that has a GPU of so many gigabytes, of which a step takes some."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder, self._monkeypatch = folder, monkeypatch
+
+    def __call__(self, *, in_use: float = 1.2, total: float = 85, allocated: float = 0.1) -> str:
+        numbers = ",".join(str(int(each * GB)) for each in (total, allocated, 0.2, in_use))
+        self._monkeypatch.setenv("GPU_STAND_IN", numbers)
+        return str(shell_script(self._folder / "python", f'PYTHONPATH={GPU_STAND_IN} exec {sys.executable} "$@"'))
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    return StandIn(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def forked_steps(tracing_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let steps run and be traced in forks of a process that has torch."""
+    monkeypatch.setattr(launch, "ended", tracing_process)
 
 
 def check(terminal: SizeTerminal, python: str, *words: str) -> Ended:
@@ -68,10 +83,12 @@ def check(terminal: SizeTerminal, python: str, *words: str) -> Ended:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(terminal: SizeTerminal) -> None:
+def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(
+    terminal: SizeTerminal, stand_in: StandIn, forked_steps: None
+) -> None:
     kept = terminal.folder / "gpus.json"
     kept.write_text(json.dumps({"types": {"turbo": {"like": "a100-sxm-80gb", "cost": 3}}}))
-    python = stand_in(terminal)
+    python = stand_in()
     ended = check(terminal, python, "--json", "--into", str(kept), "--gpu", "a100-sxm-80gb")
     assert ended.code == 0, ended.err
     found = ended.json
@@ -91,7 +108,7 @@ def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(termina
     assert once.code == 2, "one of two types of the site, which nobody named"
     assert says(once.err, "sizing.checking.any_of")
     assert "running two" not in once.err
-    small = stand_in(terminal, in_use=3, allocated=2.5)
+    small = stand_in(in_use=3, allocated=2.5)
     shown = check(terminal, small, "--gpu", "turbo", "--into", str(kept))
     assert shown.code == 0, shown.err
     lacking_bytes = 3 * GB - found["rows"][0]["guarded_bytes"]
@@ -102,29 +119,40 @@ def test_steps_are_held_against_a_gpu_and_the_correction_is_kept_for_all(termina
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_where_a_step_fails_nothing_is_kept(terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_step_fails_nothing_is_kept(
+    terminal: SizeTerminal, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All runs are in processes of the Python that is named."""
     monkeypatch.setattr(checking, "BATCHES", {"one": 4, "fails": 4})
     kept = terminal.folder / "gpus.json"
-    ended = check(terminal, stand_in(terminal), "--into", str(kept))
+    ended = check(terminal, stand_in(), "--into", str(kept))
     assert ended.code == 1
     assert says(ended.err, "cli.size_check.failed", name="fails")
     assert not kept.exists()
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_where_steps_do_not_say_enough_nothing_is_kept(
+    terminal: SizeTerminal, stand_in: StandIn, forked_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = terminal.folder / "gpus.json"
     monkeypatch.setattr(checking, "BATCHES", {"one": 4})
-    few = check(terminal, stand_in(terminal), "--into", str(kept))
+    few = check(terminal, stand_in(), "--into", str(kept))
     assert few.code == 1
     assert says(few.err, "cli.size_check.too_few", rows="1 step")
-    small = check(terminal, stand_in(terminal, total=1, allocated=2), "--into", str(kept))
+    small = check(terminal, stand_in(total=1, allocated=2), "--into", str(kept))
     assert small.code == 1
     assert says(small.err, "cli.size_check.none_ran")
     monkeypatch.setattr(checking, "BATCHES", dict.fromkeys(("one", "two", "three", "four", "five"), 4))
-    greedy = check(terminal, stand_in(terminal, in_use=60, allocated=2.5), "--into", str(kept))
+    greedy = check(terminal, stand_in(in_use=60, allocated=2.5), "--into", str(kept))
     assert greedy.code == 1
     assert says(greedy.err, "sizing.checking.greedy", name="one")
-    other = check(terminal, stand_in(terminal), "--into", str(kept), "--gpu", "t4")
+    other = check(terminal, stand_in(), "--into", str(kept), "--gpu", "t4")
     assert other.code == 2
     assert says(other.err, "sizing.checking.another", named="t4", type="a100-sxm-80gb")
     monkeypatch.setenv("GPU_STAND_IN_IDLE", str(30 * GB))
-    shared = check(terminal, stand_in(terminal), "--into", str(kept))
+    shared = check(terminal, stand_in(), "--into", str(kept))
     assert shared.code == 2
     assert says(shared.err, "sizing.steps.in_use")
     assert not kept.exists()
@@ -172,7 +200,7 @@ def centre(terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch) -> SizeTermi
 @pytest.mark.torch
 @pytest.mark.slow
 def test_a_partition_is_asked_for_one_gpu_and_its_answer_counts_as_the_sites_type(
-    centre: SizeTerminal, monkeypatch: pytest.MonkeyPatch
+    centre: SizeTerminal, forked_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
     step: dict[str, Any] = {

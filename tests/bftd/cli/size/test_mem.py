@@ -153,6 +153,7 @@ def test_bad_input_is_one_line_and_exit_code_two(bft: SizeTerminal, words: list[
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_the_example_is_traced_as_a_replica(bft: SizeTerminal) -> None:
     example = Path(__file__).parents[4] / "examples" / "size_gpt.py"
     words = (f"{example}:make_step", "--global-batch", "4", "--dp", "2", "--python", sys.executable)

@@ -37,6 +37,7 @@ def profile(terminal: SizeTerminal, *words: str) -> Ended:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("exporting")
 def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: SizeTerminal) -> None:
     words = ("--config", SMALL, "--global-batch", "8", "--gpus", "2", "--stages", "1,2", *CPU)
     first = profile(terminal, *words)
@@ -56,6 +57,7 @@ def test_stages_are_profiled_once_and_then_come_out_of_the_cache(terminal: SizeT
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("exporting")
 def test_a_configuration_is_profiled_in_its_own_precision_which_choose_looks_for(terminal: SizeTerminal) -> None:
     words = ("--global-batch", "2", "--gpus", "1", "--stages", "1", *CPU)
     ran = profile(terminal, "--config", f"{SMALL},precision=bf16", *words)
@@ -67,6 +69,7 @@ def test_a_configuration_is_profiled_in_its_own_precision_which_choose_looks_for
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("exporting")
 def test_regression_profiles_of_this_cpu_were_shown_where_a_gpu_was_asked_for(
     terminal: SizeTerminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_mistake_ends_in_one_line(run: Run, words: list[str], why: str) -> Non
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.usefixtures("exporting")
 def test_a_users_own_model_is_tuned_by_profiles_that_are_kept(run: Run, tmp_path: Path) -> None:
     words = ["train.py:make_model", "--gpus", "2", "--global-batch", "8", "--rounds", "3", "--json"]
     words += ["--python", sys.executable]

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.support.messages import wording
+from tests.support.torch_forks import Scripts
 from tests.support.waiting import STILL_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.horovod]
@@ -57,10 +58,10 @@ print(told[1:])
 """
 
 
-def test_regression_the_first_step_of_each_start_counted_twice_where_the_script_counts_steps_itself() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", CALLS], capture_output=True, text=True, check=False, timeout=5 * STILL_S
-    )
+def test_regression_the_first_step_of_each_start_counted_twice_where_the_script_counts_steps_itself(
+    horovod_scripts: Scripts,
+) -> None:
+    said = horovod_scripts(CALLS)
     assert (said.stdout, said.stderr) == ("[(1, 8), (2, 16), (3, 24)]\n", "")
 
 
@@ -199,30 +200,41 @@ print(written(committed[-1])["attributes"]["seen"])
 """
 
 
-def said_by(script: str) -> list[str]:
-    said = subprocess.run([sys.executable, "-c", SAVES + script], capture_output=True, text=True, timeout=5 * STILL_S)
-    assert (said.stderr, said.returncode) == ("", 0)
-    return said.stdout.splitlines()
+class SaidBy:
+    """The lines that a script prints which goes on from SAVES."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+
+    def __call__(self, script: str) -> list[str]:
+        said = self._scripts(SAVES + script)
+        assert (said.stderr, said.returncode) == ("", 0)
+        return said.stdout.splitlines()
 
 
-def test_regression_a_commit_waited_until_the_one_before_was_written() -> None:
+@pytest.fixture
+def said_by(horovod_scripts: Scripts) -> SaidBy:
+    return SaidBy(horovod_scripts)
+
+
+def test_regression_a_commit_waited_until_the_one_before_was_written(said_by: SaidBy) -> None:
     # the first is of the state's own beginning
     assert said_by(SLOW) == ["3 True"]
 
 
-def test_regression_training_on_after_a_restore_changed_the_saved_optimizer() -> None:
+def test_regression_training_on_after_a_restore_changed_the_saved_optimizer(said_by: SaidBy) -> None:
     assert said_by(CHANGED) == ["True", "True", "[0] [0] [0, 1]"]
 
 
-def test_a_checkpoint_is_resumed_from_the_mapped_file() -> None:
+def test_a_checkpoint_is_resumed_from_the_mapped_file(said_by: SaidBy) -> None:
     assert said_by(RESUMED) == ["True [0]", "True"]
 
 
-def test_a_commit_of_what_cannot_be_pickled_is_no_error_until_it_is_to_be_sent() -> None:
+def test_a_commit_of_what_cannot_be_pickled_is_no_error_until_it_is_to_be_sent(said_by: SaidBy) -> None:
     assert said_by(REFUSED) == ["True", "[0]"]
 
 
-def test_regression_a_checkpoint_of_a_torchrun_script_was_a_key_error() -> None:
+def test_regression_a_checkpoint_of_a_torchrun_script_was_a_key_error(said_by: SaidBy) -> None:
     assert said_by(STRANGE) == [wording("elastic.script.torchruns_checkpoint")]
 
 
@@ -245,10 +257,10 @@ print(model.weight.item())
 """
 
 
-def test_regression_a_newcomer_that_lost_all_others_went_on_at_their_step_with_weights_of_its_own_start() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", SYNCED], capture_output=True, text=True, check=False, timeout=5 * STILL_S
-    )
+def test_regression_a_newcomer_that_lost_all_others_went_on_at_their_step_with_weights_of_its_own_start(
+    horovod_scripts: Scripts,
+) -> None:
+    said = horovod_scripts(SYNCED)
     assert (said.stdout, said.stderr) == ("5.0\n", "")
 
 
@@ -270,8 +282,8 @@ print(model.weight.item())
 
 
 @pytest.mark.parametrize("momentum", ["0.9", "0.0"])
-def test_regression_a_newcomers_weights_decayed_when_it_joined_and_stayed_other_than_the_others(momentum: str) -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", DECAYED, momentum], capture_output=True, text=True, check=False, timeout=5 * STILL_S
-    )
+def test_regression_a_newcomers_weights_decayed_when_it_joined_and_stayed_other_than_the_others(
+    horovod_scripts: Scripts, momentum: str
+) -> None:
+    said = horovod_scripts(DECAYED, momentum)
     assert (said.stdout, said.stderr) == ("1.0\n", "")
