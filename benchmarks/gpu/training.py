@@ -102,6 +102,7 @@ class Trainer:
     def __init__(self, folder: Path, gpu: Gpu | None, spec: str = "1-2", **told: Any) -> None:
         self.folder, self._record = folder, folder / "record"
         self._record.touch()
+        self._read_bytes, self._told = 0, list[dict[str, Any]]()
         asked = {"device": "cuda" if gpu else "cpu", "record": str(self._record), "save_every": 5, "pinned": True}
         nothing = {"gb_on_device": 0.0, "gb_on_host": 0.0, "state_gb": 0.0}
         os.environ["BFT_GPU_BENCH"] = json.dumps({**asked, **nothing, **told})
@@ -111,9 +112,15 @@ class Trainer:
 
     def lines(self, did: str, since_s: float = 0.0, **fields: Any) -> list[dict[str, Any]]:
         """What workers wrote of one kind, the oldest first."""
-        lines = [json.loads(line) for line in self._record.read_text().splitlines()]
+        with self._record.open("rb") as record:
+            record.seek(self._read_bytes)
+            for line in record:
+                if not line.endswith(b"\n"):  # the rest of it is still to come
+                    break
+                self._read_bytes += len(line)
+                self._told.append(json.loads(line))
         wanted = {"did": did, **fields}
-        return [line for line in lines if line["at_s"] > since_s and wanted.items() <= line.items()]
+        return [line for line in self._told if line["at_s"] > since_s and wanted.items() <= line.items()]
 
     def wait(self, did: str, since_s: float = 0.0, count: int = 1, **fields: Any) -> dict[str, Any]:
         """The first such line since then, once there are `count` of them."""

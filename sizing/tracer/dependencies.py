@@ -5,6 +5,7 @@ From them a cache can tell later whether the step would still be the same. If th
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import sys
@@ -102,7 +103,7 @@ class _Watch:
 
         def own(names: set[str]) -> list[str]:
             absolute = {os.path.abspath(name) for name in names if name}
-            return sorted(name for name in absolute if not os.path.realpath(name).startswith(known))
+            return sorted(name for name in absolute if not _real(name).startswith(known))
 
         modules = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
         # by the names that were used, because a link may later point elsewhere
@@ -138,6 +139,19 @@ def _installed() -> tuple[str, ...]:
     found = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     found |= {path for path in sys.path if path.endswith(("site-packages", "dist-packages"))}
     return tuple(sorted(os.path.realpath(path) for path in found))
+
+
+def _real(path: str) -> str:
+    """Return an absolute path without symbolic links; it asks the system for the links of each folder once."""
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder, name = os.path.split(path)
+    return os.path.join(_real_folder(folder), name)
+
+
+@functools.cache
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def digest(path: str) -> str:

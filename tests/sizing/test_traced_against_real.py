@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.sizing import memory
 from benchmarks.sizing.cases import case_of
-from benchmarks.sizing.memory import compare
 from sizing.base.parallel import Parallel
 from sizing.child import tracing
+from tests.support.torch_forks import Forks, Scripts
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
@@ -30,6 +33,27 @@ def make_step(batch_size):
 """
 
 
+REAL = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+
+
+@pytest.fixture
+def forked_reality(tracing_process: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let real steps of one rank run in forks of a process that has torch; ranks that meet are processes as ever."""
+    scripts, usual = Scripts(tracing_process, tmp_path), memory.real_peak
+
+    def real_peak(path: str, batch: int, parallel: Parallel) -> dict[str, Any]:
+        if parallel.gpus > 1:
+            return usual(path, batch, parallel)
+        words = (str(memory._REAL), path, f"--batch={batch}", "--steps=3")
+        said = scripts(REAL, *words, CUDA_VISIBLE_DEVICES="", HF_HUB_OFFLINE="1", KINETO_LOG_LEVEL="5")
+        assert said.returncode == 0, said.stderr
+        found: dict[str, Any] = json.loads(next(line for line in said.stdout.splitlines() if line.startswith("{")))
+        return found
+
+    monkeypatch.setattr(memory, "real_peak", real_peak)
+
+
+@pytest.mark.usefixtures("forked_reality")
 @pytest.mark.parametrize(
     "name",
     [
@@ -52,7 +76,7 @@ def make_step(batch_size):
     ],
 )
 def test_a_trace_says_what_the_step_really_takes(name: str) -> None:
-    row = compare(case_of(name))
+    row = memory.compare(case_of(name))
     assert row.why == ""
     assert row.accuracy >= 0.999, f"{row.traced_bytes} bytes traced, {row.real_bytes} real"
 

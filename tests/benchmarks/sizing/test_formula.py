@@ -47,6 +47,7 @@ def test_recall_and_false_alarms_are_of_those_that_are_and_those_that_are_not() 
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     "text",
     [

@@ -80,6 +80,7 @@ def test_what_counts_as_real_is_the_most_that_the_steps_held_at_once(tmp_path: P
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_a_case_is_run_traced_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     memory.main(["--only", "moe:fp32", "--no-large", "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -90,6 +91,7 @@ def test_a_case_is_run_traced_and_told(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("forked")
 def test_a_trace_alone_needs_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     steps.main(["--only", "gpu:moe_recompute", "--trace-only", "--json"])
     (row,) = json.loads(capsys.readouterr().out)["rows"]

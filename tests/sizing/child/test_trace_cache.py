@@ -13,6 +13,7 @@ import pytest
 from sizing.base.parallel import Parallel
 from sizing.child import trace_cache, tracing
 from sizing.model.trace import StepTrace
+from tests.support.torch_forks import Forks
 
 pytestmark = [pytest.mark.torch]
 
@@ -43,13 +44,13 @@ Traced = Callable[[], StepTrace]
 
 
 @pytest.fixture
-def runs(warm_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def runs(forked_traces: Forks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """A script in a folder of its own, and the batches of all traces that were made and not read."""
     made: list[int] = []
 
     def run(python: str, request: dict[str, Any], timeout_s: float, memory_bytes: int) -> Any:
         made.append(request["batch"])
-        return warm_process(python, request, timeout_s, memory_bytes)
+        return forked_traces(python, request, timeout_s, memory_bytes)
 
     folder = tmp_path / "job"
     (folder / "more").mkdir(parents=True)

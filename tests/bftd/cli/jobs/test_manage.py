@@ -50,12 +50,12 @@ def test_resize_and_weight_change_what_a_trainer_asks_for(daemon: Any, bft: Term
     assert excerpt("cli.manage.weights_do_not_count", aims="efficiency") in bft("weight", "train-a", "3").out
 
 
-@pytest.mark.parametrize("nodes", ["0", "0-4", "4-1", "-3", "many", "1-", "1-9999999999", ""])
-def test_a_range_that_is_none_is_refused(daemon: Any, bft: Terminal, nodes: str) -> None:
-    told = bft("resize", "train-a", "--", nodes)
-    assert told.code == 2
-    assert says(told.err, "cli.manage.no_range", nodes=nodes)
-    assert shown(daemon)["nodes_max"] == 2
+def test_a_range_that_is_none_is_refused(daemon: Any, bft: Terminal) -> None:
+    for nodes in ("0", "0-4", "4-1", "-3", "many", "1-", "1-9999999999", ""):
+        told = bft("resize", "train-a", "--", nodes)
+        assert told.code == 2, nodes
+        assert says(told.err, "cli.manage.no_range", nodes=nodes)
+        assert shown(daemon)["nodes_max"] == 2, nodes
 
 
 def test_more_nodes_than_are_harvested_at_least_are_refused(daemon: Any, bft: Terminal) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bftd.cli.size.shared import allocation
-from sizing.model.child import launch
+from sizing.child import launch
 from sizing.step_time import checking
 from tests.bftd.cli.sizing_commands import SizeTerminal
 from tests.support.messages import excerpt, says, wording
 from tests.support.programs import shell_script
 from tests.support.terminal import Ended
-from tests.support.torch_forks import GPU_STAND_IN
+from tests.support.torch_forks import GPU_STAND_IN, Forks
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @pytest.fixture
-def forked_steps(tracing_process: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def forked_steps(tracing_process: Forks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let steps run and be traced in forks of a process that has torch."""
     monkeypatch.setattr(launch, "ended", tracing_process)
 
