@@ -31,7 +31,7 @@ pytestmark = [
 PATIENCE_S = 240.0
 # Imports first: the user may be unable to read the Python that root has installed.
 AS_USER = """
-import encodings.idna, os, sys
+import encodings.ascii, encodings.idna, os, sys
 from bftd.daemon import process
 uid = int(sys.argv.pop(1))
 if uid:
