@@ -136,8 +136,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-def pytest_sessionfinish() -> None:
-    program.remove()
+def pytest_configure(config: pytest.Config) -> None:
+    if folder := program.begin():
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import fcntl
 import os
 import shutil
 import subprocess
@@ -15,14 +15,17 @@ CHECKOUT = Path(__file__).parents[1]
 _PACKAGES = ("bftd", "elastic", "milp", "sizing", "slurm_plugin")
 # Half of all files, which no trainer imports.
 _NOT_IMPORTED = shutil.ignore_patterns("include", "tests", "cmake", "mypy*", "transformers", "lightning", "pip")
-_made: list[Path] = []
+_FOLDER = "BFTD_TEST_PROGRAM"
+"""The variable that names the folder of this run of tests, which its processes share."""
 
 
-def remove() -> None:
-    """Remove what `python_path` has made in this process."""
-    while _made:
-        shutil.rmtree(_made.pop(), ignore_errors=True)
-    python_path.cache_clear()
+def begin() -> Path | None:
+    """Name the folder in which `python_path` puts the program; None if the process that began this run has done so."""
+    if _FOLDER in os.environ:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="bft-program-", dir="/tmp"))
+    os.environ[_FOLDER] = str(folder)
+    return folder
 
 
 def reachable(path: str | Path) -> bool:
@@ -31,18 +34,21 @@ def reachable(path: str | Path) -> bool:
     return place.exists() and all(parent.stat().st_mode & 0o001 for parent in place.parents)
 
 
-@functools.cache
 def python_path() -> str:
     """A PYTHONPATH with our packages, and all that this environment has beside them, that every user can read."""
-    folder = Path(tempfile.mkdtemp(prefix="bft-program-", dir="/tmp"))
-    _made.append(folder)
-    for name in _PACKAGES:
-        shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+    folder = Path(os.environ[_FOLDER])
     site = Path(sysconfig.get_path("purelib")).resolve()
-    if not reachable(site):
-        site = shutil.copytree(site, folder / "site-packages", copy_function=_link, ignore=_NOT_IMPORTED)
-    return f"{folder}:{site}"
+    copy = folder / "site-packages"
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (whole := folder / "whole").exists():
+            for name in _PACKAGES:
+                shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+            subprocess.run(["chmod", "-R", "a+rX", folder], check=True)
+            if not reachable(site):
+                shutil.copytree(site, copy, copy_function=_link, ignore=_NOT_IMPORTED)
+            whole.touch()
+    return f"{folder}:{copy if copy.exists() else site}"
 
 
 def _link(source: str, target: str) -> None:
