@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bftd.cli.admin.sandbox_site import SandboxSite
-from tests.e2e.test_main_job import pilots, submit, trainer, until
+from tests.e2e.trainers import pilots, submit, trainer, until
 from tests.support.clusters import Clusters
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
