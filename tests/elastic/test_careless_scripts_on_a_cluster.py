@@ -11,15 +11,12 @@ from tests.support.messages import says
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
 
 
-@pytest.mark.parametrize(("case", "calls"), [("counts_nothing", 0), ("counts_parts", 2)])
-def test_a_script_that_does_not_count_its_steps_is_refused_at_the_first(
-    trainer: TrainerJob, case: str, calls: int
-) -> None:
-    trainer.submit("careless.py", case, backend="torchrun")
+def test_a_script_that_does_not_count_its_steps_is_refused_at_the_first(trainer: TrainerJob) -> None:
+    trainer.submit("careless.py", "counts_nothing", backend="torchrun")
     trainer.daemon.grant("n1", "n2")
     state, code = trainer.ended()
     assert (state, code) != ("COMPLETED", 0)
-    assert says(trainer.output, "elastic.sampling.not_counted", calls=calls, number=0)
+    assert says(trainer.output, "elastic.sampling.not_counted", calls=0, number=0)
 
 
 def test_ranks_that_go_on_at_other_steps_end_the_trainer(trainer: TrainerJob) -> None:
@@ -38,12 +35,4 @@ def test_a_rank_0_that_ends_early_is_no_success_and_no_nodes_fault(trainer: Trai
     assert trainer.ended()[0] == "FAILED"
     assert says(trainer.output, "elastic.policy.all_have_to_end")
     assert "training is complete" not in trainer.output
-    assert not trainer.daemon.of(CrashReport)
-
-
-def test_no_worker_has_a_last_batch_of_one_sample(trainer: TrainerJob) -> None:
-    trainer.submit("careless.py", "last_batch_of_one", backend="torchrun")
-    trainer.daemon.grant("n1", "n2")
-    assert trainer.ended() == ("COMPLETED", 0)
-    assert [row["step"] for row in trainer.rows] == list(range(40))
     assert not trainer.daemon.of(CrashReport)

@@ -35,11 +35,30 @@ def assert_no_gap(trainer: TrainerJob) -> None:
     assert steps == set(range(1, max(steps) + 1))
 
 
+def assert_no_secret_is_shown(trainer: TrainerJob, node: str) -> None:
+    """Workers get nothing of the driver's job, and no command line tells the secret."""
+    [worker] = trainer.workers(node)
+    environ = worker.environ()
+    assert environ["SLURM_JOB_ID"] != trainer.job_id
+    assert environ["SLURM_JOB_PARTITION"] == "elastic"
+    assert environ["SLURM_JOB_NODELIST"] == node
+    assert not {name for name in environ if name.startswith(("SBATCH_", "SALLOC_", "SQUEUE_"))}
+    # The driver's job asks for three CPUs a task: left in the environment, srun would take it for an option.
+    assert environ.get("SLURM_CPUS_PER_TASK") != "3"
+    secret = environ["BFT_SECRET"]
+    assert len(secret) >= 32
+    processes = trainer.processes()
+    assert len(processes) >= 4
+    assert not [process for process in processes if secret in " ".join(process.cmdline())]
+    assert secret not in trainer.output
+
+
 @both
 def test_a_trainer_grows_shrinks_falls_to_zero_and_resumes_elsewhere_without_losing_a_step(
     trainer: TrainerJob, backend: str
 ) -> None:
     trainer.count(backend, "n1")
+    assert_no_secret_is_shown(trainer, "n1")
     trainer.daemon.grant("n2", "n3")
     trainer.trains_on(3)
     # n1 holds rank 0.
@@ -98,7 +117,7 @@ def test_regular_jobs_get_their_nodes_also_from_a_worker_that_is_stopped(trainer
 
 
 @both
-def test_a_killed_worker_costs_at_most_one_commit_interval_and_its_node_trains_again(
+def test_a_killed_worker_costs_at_most_a_commit_interval_and_trains_again_and_none_survives_a_dead_driver(
     trainer: TrainerJob, backend: str
 ) -> None:
     trainer.count(backend, "n1", "n2")
@@ -117,11 +136,6 @@ def test_a_killed_worker_costs_at_most_one_commit_interval_and_its_node_trains_a
     assert resize.steps_lost <= EVERY
     assert trainer.state("n1") == trainer.state("n2") == "working"
     assert "a worker on n1 ended with signal SIGKILL" in trainer.output
-
-
-@both
-def test_a_dead_driver_is_survived_by_none_of_its_processes(trainer: TrainerJob, backend: str) -> None:
-    trainer.count(backend, "n1", "n2")
     [driver] = [found for found in trainer.processes() if Path(found.cmdline()[1]).name == "bft-driver"]
     pilots = [process for process in trainer.processes() if "BFT_LEASE" in process.environ()]
     assert len(pilots) >= 6
@@ -167,11 +181,10 @@ def test_training_that_is_complete_ends_the_job_well_and_leaves_no_file(trainer:
     assert {path.name for path in trainer.folder.iterdir()} == {"out", "s", "steps.jsonl"}
 
 
-@both
-def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exit_code(
-    trainer: TrainerJob, backend: str
-) -> None:
-    trainer.submit("crash.py", 42, backend=backend)
+@pytest.mark.horovod
+def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exit_code(trainer: TrainerJob) -> None:
+    """A torchrun script's end is that of tests/e2e/test_job_ends.py."""
+    trainer.submit("crash.py", 42, backend="horovod")
     trainer.daemon.grant("n1", "n2")
     assert trainer.ended() == ("FAILED", 42)
     assert trainer.daemon.finished is not None
@@ -267,25 +280,6 @@ def test_without_the_submit_plugin_pilots_are_batch_jobs_that_leave_just_the_sam
     trainer.wait("n2 is given back", lambda: trainer.state("n2") == "ended")
     assert_no_gap(trainer)
     assert_checkpoint_is_whole(trainer)
-
-
-@pytest.mark.torch
-def test_workers_get_nothing_of_the_drivers_job_and_no_command_line_tells_the_secret(trainer: TrainerJob) -> None:
-    trainer.count("torchrun", "n1")
-    [worker] = trainer.workers("n1")
-    environ = worker.environ()
-    assert environ["SLURM_JOB_ID"] != trainer.job_id
-    assert environ["SLURM_JOB_PARTITION"] == "elastic"
-    assert environ["SLURM_JOB_NODELIST"] == "n1"
-    assert not {name for name in environ if name.startswith(("SBATCH_", "SALLOC_", "SQUEUE_"))}
-    # The driver's job asks for three CPUs a task: left in the environment, srun would take it for an option.
-    assert environ.get("SLURM_CPUS_PER_TASK") != "3"
-    secret = environ["BFT_SECRET"]
-    assert len(secret) >= 32
-    processes = trainer.processes()
-    assert len(processes) >= 4
-    assert not [process for process in processes if secret in " ".join(process.cmdline())]
-    assert secret not in trainer.output
 
 
 def test_the_driver_needs_no_script_of_bftds_to_say_what_is_wrong(tmp_path: Path) -> None:
