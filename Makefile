@@ -14,8 +14,9 @@ BACKENDS := build/spank/backends.h
 CLUSTER := cluster or accounting or browser
 NOT_PURE := $(CLUSTER) or horovod or torch or plot or slow
 SIDE_BY_SIDE = $(BIN)/python -m pytest -q --dist loadfile --no-loadscope-reorder
-# Many of them wait for processes: two more than there are cores keep all of these at work.
+# Many of them wait for processes: two more than there are cores keep all of these at work. Those with a cluster wait most.
 WORKERS := -n $(shell echo $$(($$(nproc) + 2)))
+CLUSTER_WORKERS := -n $(shell echo $$(($$(nproc) + 4)))
 # How long `make year` takes.
 MINUTES := 60
 PURE_TESTS = $(SIDE_BY_SIDE) -n auto -m "not ($(NOT_PURE))"
@@ -103,7 +104,7 @@ test: setup-test
 	@$(BIN)/ruff check .
 	@$(MAKE) --silent plugins
 	@$(MAKE) --silent -j2 types test-alone
-	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(WORKERS) -m "$(CLUSTER)"
+	@BFTD_REQUIRE_ALL=1 $(SIDE_BY_SIDE) $(CLUSTER_WORKERS) -m "$(CLUSTER)"
 
 # Every test that needs no cluster.
 test-alone:

@@ -11,7 +11,7 @@ import shutil
 import signal
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -47,28 +47,36 @@ _NEEDS = {
 _PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/local/sbin:/usr/sbin:/sbin"
 
 CLUSTER = "cluster or accounting or browser"
-"""The tests that `make test` runs after all others; a file has the word in it, or none of them."""
+"""The tests that `make test` runs after all others; their files name the marker."""
 
 
 _LONG = (
-    "tests/elastic/test_trainers_on_a_cluster.py",
-    "tests/e2e/test_main_job.py",
+    "tests/e2e/test_own_settings.py",
     "tests/elastic/test_same_training_on_a_cluster.py",
+    "tests/bftd/test_earmarks_cluster.py",
+    "tests/docs/test_other_commands_cluster.py",
+    "tests/e2e/test_accounting.py",
     "tests/elastic/test_integrations_on_a_cluster.py",
+    "tests/benchmarks/rivals/",
+    "tests/docs/test_sessions_cluster.py",
+    "tests/e2e/test_restarts.py",
     "tests/packaging/test_deb.py",
     "tests/bftd/simulation/replay/test_summit.py",
     "tests/benchmarks/gpu/test_training.py",
     "tests/bftd/pool/backfill/",
-    "tests/docs/test_other_commands_cluster.py",
-    "tests/docs/test_sessions_cluster.py",
+    "tests/e2e/test_study.py",
     "tests/bftd/test_classes_cluster.py",
+    "tests/e2e/test_main_job.py",
+    "tests/bftd/test_orphan_jobs_cluster.py",
+    "tests/benchmarks/impact/test_run.py",
+    "tests/elastic/test_sharded_on_a_cluster.py",
+    "tests/bftd/doctor/",
+    "tests/e2e/",
+    "tests/benchmarks/scale/",
     "tests/elastic/test_containers_on_a_cluster.py",
     "tests/elastic/test_silent_nodes_on_a_cluster.py",
     "tests/elastic/backends/",
-    "tests/bftd/test_orphan_jobs_cluster.py",
-    "tests/benchmarks/impact/test_run.py",
     "tests/bftd/cli/admin/test_sandbox_site.py",
-    "tests/bftd/test_earmarks_cluster.py",
     "tests/sizing/test_traced_against_real.py",
     "tests/elastic/driver/",
     "tests/elastic/",
@@ -76,6 +84,11 @@ _LONG = (
 )
 """Files that take longest come first, those that work between those that wait: a long one at the end runs alone. Files
 whose clusters are of one shape stand together, so that a process has the cluster of the one for the next."""
+
+_ONE_BY_ONE = re.compile(
+    r"tests/elastic/.*_on_a_cluster\.py|tests/elastic/backends/.*/test_defects\.py|tests/benchmarks/rivals/"
+)
+"""Files whose tests may run in different processes: each begins with a cluster that has nothing on it."""
 
 # How long an example took says how busy the machine is.
 settings.register_profile("bftd", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -99,8 +112,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if config.option.markexpr.startswith("not (") and "slow" in config.option.markexpr:
         return True if collection_path.name.startswith("test_") and _marks_slow(collection_path) else None
     if config.option.markexpr == CLUSTER and collection_path.name.startswith("test_"):
-        named = re.findall(rf"\b(?:{CLUSTER.replace(' or ', '|')})\b", collection_path.read_text(encoding="utf-8"))
-        return None if named else True
+        marks = rf"\bmark\.(?:{CLUSTER.replace(' or ', '|')})\b"
+        return None if re.search(marks, collection_path.read_text(encoding="utf-8")) else True
     return None
 
 
@@ -116,6 +129,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_HANGS_S))
     # by number of tests, as the plug-in for many processes orders them otherwise, the longest would be among the last
     items.sort(key=lambda item: next((at for at, name in enumerate(_LONG) if item.nodeid.startswith(name)), len(_LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Of `--dist loadfile`, except that tests of some files go one by one to whichever process is free."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid if _ONE_BY_ONE.match(nodeid) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(tryfirst=True)
