@@ -12,11 +12,9 @@ import os
 import re
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, NoReturn
 
 from bftd.protocol.container import failed, last_of
@@ -39,24 +37,22 @@ from elastic.link.authentication import Seal
 from elastic.link.channel import SealedReader, introduce
 from elastic.link.child_process import adopt_orphans
 from elastic.link.wire import MAX_LINE_BYTES, Message, encode, no_delay, notice_silence, receive
-from elastic.node import devices, shared_folder
 from elastic.node.container import Container, ContainerError
-from elastic.node.hang_detection import HangDetector
-from elastic.node.orphans import kill_all_below
+from elastic.node.machine import Machine, ThisMachine, interface_settings, node_name, workers_per_node
 from elastic.node.output import LineSplitter, OutputAllowance
-from elastic.node.process import Child, Contained, NodeProcess
-from elastic.node.resources import MemoryKills, interface_of, interface_settings, threads_per_worker, workers_per_node
-from elastic.node.scratch import Scratch
+from elastic.node.process import NodeProcess
 
-_SCANCEL_S = 5.0
 _PAUSE_S = 0.05
 """Shorter waits are accumulated: a sleep costs more than a line."""
 
 
 class Agent:
-    """The agent of one pilot; `run` returns when the pilot is to end."""
+    """The agent of one pilot; `run` returns when the pilot is to end, and `complaint` is what it has to say of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self.complaint = ""
+        self._machine = machine
+        self._environ: Mapping[str, str] = machine.environ
         self._driver: asyncio.StreamWriter | None = None
         self._seal: Seal | None = None
         self._node: NodeProcess | None = None
@@ -68,10 +64,6 @@ class Agent:
         self._leaving = False
         self._lost_driver = False
         self._ended_by_driver = False
-        self._scratch = Scratch()
-        self._watcher = HangDetector()
-        self._kills = MemoryKills()
-        self._scratch.sweep()
         self._allowance: OutputAllowance | None = OutputAllowance()
         self._next_note_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,19 +85,9 @@ class Agent:
         Leftovers of a script do not delay this: the next agent removes the rest.
         """
         if self._node is not None:
-            # Its workers die with it; this process has to find their descendants, wherever they went.
             self._node.kill()
-        killed = kill_all_below(os.getpid())
-        cancelling = None
-        if self._lost_driver or self._ended_by_driver:
-            # An allocation made without a shell outlives its steps. On Slurm's own notice it ends by itself.
-            with contextlib.suppress(OSError, KeyError):
-                argv = ["scancel", os.environ["SLURM_JOB_ID"]]
-                cancelling = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self._scratch.leave(killed)
-        if cancelling is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                cancelling.wait(_SCANCEL_S)
+        # An allocation made without a shell outlives its steps. On Slurm's own notice it ends by itself.
+        self._machine.leave(cancels=self._lost_driver or self._ended_by_driver)
 
     # -- signals and time ---
 
@@ -136,7 +118,7 @@ class Agent:
                 self._spawn(self._watch_driver())
                 await self._commands(reader)
         except WireError as error:
-            print(f"bft: {error}", file=sys.stderr, flush=True)
+            self.complaint = str(error)
         except (OSError, asyncio.TimeoutError):
             pass
         except Exception as error:  # else the error would go unreported, and the driver's orders unheard
@@ -156,12 +138,12 @@ class Agent:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, OUT_QUEUE_BYTES)
         about = {
             "role": "agent",
-            "lease": os.environ["BFT_LEASE"],
-            "node": os.environ.get("SLURMD_NODENAME", ""),
-            "job_id": os.environ.get("SLURM_JOB_ID", ""),
-            "pid": os.getpid(),
+            "lease": self._environ["BFT_LEASE"],
+            "node": self._environ.get("SLURMD_NODENAME", ""),
+            "job_id": self._environ.get("SLURM_JOB_ID", ""),
+            "pid": self._machine.pid,
         }
-        seals = await asyncio.wait_for(introduce(reader, writer, os.environ["BFT_SECRET"], about), HANDSHAKE_S)
+        seals = await asyncio.wait_for(introduce(reader, writer, self._environ["BFT_SECRET"], about), HANDSHAKE_S)
         if seals is None:
             return None
         self._driver, self._seal = writer, seals.outgoing
@@ -169,13 +151,13 @@ class Agent:
 
     async def _reach(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the driver; on failure raises WireError with one line for the trainer's log."""
-        host, port = split_address(os.environ["BFT_DRIVER"])
+        driver = self._environ["BFT_DRIVER"]
+        host, port = split_address(driver)
         try:
             return await asyncio.wait_for(asyncio.open_connection(host, port, limit=MAX_LINE_BYTES), REACH_S)
         except (OSError, asyncio.TimeoutError) as error:
-            raise WireError(
-                f"node {_node()} cannot reach the driver at {os.environ['BFT_DRIVER']} ({_why(error)})"
-            ) from error
+            node = node_name(self._environ)
+            raise WireError(f"node {node} cannot reach the driver at {driver} ({_why(error)})") from error
 
     async def _commands(self, reader: SealedReader) -> None:
         while (message := await reader.receive()) is not None:
@@ -193,21 +175,13 @@ class Agent:
                 # To the driver, silence means that this node is lost.
                 self._send(message)
             elif op == "probe":
-                # Each probe has its own thread: a file server that hangs holds up neither the agent nor the next probe.
-                threading.Thread(
-                    target=self._probe, args=(message, asyncio.get_running_loop()), name="bft-probe", daemon=True
-                ).start()
+                self._machine.probe(message, self._send)
             elif op == "look":
-                if self._node is not None and (answer := self._watcher.look(self._node.pid, message)):
+                if self._node is not None and (answer := self._machine.detector.look(self._node.pid, message)):
                     self._send(answer)
             else:
                 # Messages between the two halves of a back-end are passed on unread.
                 self._send_to_node(message)
-
-    def _probe(self, message: Message, loop: asyncio.AbstractEventLoop) -> None:
-        answer = shared_folder.probed(message, _node())
-        with contextlib.suppress(RuntimeError):  # the agent is ending
-            loop.call_soon_threadsafe(self._send, answer)
 
     def _send(self, message: Message) -> None:
         if self._driver is not None and self._seal is not None and not self._driver.is_closing():
@@ -216,36 +190,32 @@ class Agent:
     # -- the node process ---
 
     async def _start_node(self, message: Message) -> None:
-        workers = int(message["workers_per_node"] or workers_per_node(os.environ))
+        workers = int(message["workers_per_node"] or workers_per_node(self._environ))
         environ = {
             **message["defaults"],
-            **os.environ,
+            **self._environ,
             **message["env"],
             "BFT_WORKERS_PER_NODE": str(workers),
             "BFT_SCRIPT_DIR": message["script_dir"],
-            "TMPDIR": self._scratch.path,
             "PYTHONUNBUFFERED": "1",
             "PYTHONSAFEPATH": "1",
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(threads_per_worker(workers)),
-            **devices.of_node(os.environ),
+            **self._machine.variables(workers),
             **self._interface(message["interface_variables"]),
         }
         interpreter, backend, argv, cwd = (message[key] for key in ("interpreter", "backend", "argv", "cwd"))
         self._image = Container.from_message(message["container"]) if message.get("container") else None
-        step: list[str] = []
+        if self._image is not None:
+            environ["BFT_CONTAINER"] = self._image.image
         try:
-            if self._image is None:
-                self._node = await Child.start([interpreter, "-m", "elastic.node", backend], argv, cwd, environ)
-            else:
-                environ["BFT_CONTAINER"] = self._image.image
-                self._node, step = await Contained.start(self._image, interpreter, backend, argv, environ)
+            self._node, step = await self._machine.start(self._image, interpreter, backend, argv, cwd, environ)
         except ContainerError as error:
             self._cannot(str(error), sure=True)
             return
         except OSError as error:
             self._cannot(_missing(error, interpreter, cwd))
             return
-        self._watcher.frozen_s = float(message.get("frozen_s", self._watcher.frozen_s))
+        detector = self._machine.detector
+        detector.frozen_s = float(message.get("frozen_s", detector.frozen_s))
         self._spawn(self._watch_node(self._node))
         self._send({"op": "node", "workers_per_node": workers})
         if step:
@@ -258,17 +228,18 @@ class Agent:
 
     def _interface(self, variables: Sequence[str]) -> dict[str, str]:
         """Return the variables that name the interface of the connection to the driver; none if it is unknown."""
-        interface = interface_of(self._driver)
-        if interface is None and not all(os.environ.get(name) for name in variables):
+        interface = self._machine.interface_of(self._driver)
+        if interface is None and not all(self._environ.get(name) for name in variables):
             self._send({"op": "out", "line": f"bft: no interface holds this node's address; set {variables[0]}"})
-        return interface_settings(variables, interface, os.environ)
+        return interface_settings(variables, interface, self._environ)
 
     async def _watch_node(self, node: NodeProcess) -> None:
         """End a node process that is stopped: its workers could be neither started nor ended any more."""
+        detector = self._machine.detector
         while not node.is_over:
             await asyncio.sleep(PING_S)
-            if node.pid and self._watcher.node_is_frozen(node.pid):
-                line = f"bft: the node process was stopped for {self._watcher.frozen_s:g} s; it is ended"
+            if node.pid and detector.node_is_frozen(node.pid):
+                line = f"bft: the node process was stopped for {detector.frozen_s:g} s; it is ended"
                 self._send({"op": "out", "line": line})
                 node.kill()
                 return
@@ -301,7 +272,7 @@ class Agent:
 
     def _report_kills(self, message: Message) -> None:
         """Report an out-of-memory kill before the failure that it caused, directly or through another process."""
-        if message.get("op") in ("exit", "node_exit") and message.get("rc") and self._kills.more():
+        if message.get("op") in ("exit", "node_exit") and message.get("rc") and self._machine.memory_kills.more():
             self._send({"op": "memory"})
 
     async def _output(self, node: NodeProcess) -> None:
@@ -345,10 +316,6 @@ class Agent:
         return task
 
 
-def _node() -> str:
-    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
-
-
 def _why(error: Exception) -> str:
     """Describe why a connection was not made."""
     if isinstance(error, socket.gaierror):
@@ -374,13 +341,15 @@ def _missing(error: OSError, interpreter: str, cwd: str) -> str:
 async def _run() -> NoReturn:
     adopt_orphans()
     try:
-        agent = Agent()
+        agent = Agent(ThisMachine())
     except OSError as error:
         why = error.strerror or str(error)
-        print(f"bft: no temporary folder can be made on {_node()}: {why}", file=sys.stderr, flush=True)
+        print(f"bft: no temporary folder can be made on {node_name(os.environ)}: {why}", file=sys.stderr, flush=True)
         os._exit(3)
     try:
         code = await agent.run()
+        if agent.complaint:
+            print(f"bft: {agent.complaint}", file=sys.stderr, flush=True)
     finally:
         agent.end()
     # The end of asyncio would wait for a look-up of the driver's name, and the interpreter's end takes longer than

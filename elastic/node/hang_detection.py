@@ -71,7 +71,7 @@ def _read_bytes(pid: int) -> int:
     return read
 
 
-def descends(pid: int, ancestor: int) -> bool:
+def descends(pid: int, ancestor: int, vitals_of: Callable[[int], Vitals | None] = vitals_of) -> bool:
     """Whether a process was started by `ancestor` or by a descendant of it."""
     for _ in range(_GENERATIONS):
         found = vitals_of(pid)
@@ -131,8 +131,20 @@ class _Watch:
     stopped_s: float | None = None
 
 
+def _age_s(seen: Vitals) -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - seen.began_s
+
+
 class HangDetector:
-    """A judge of one node process's workers that do not answer the driver; it ends those that are frozen."""
+    """A judge of one node process's workers that do not answer the driver; it ends those that are frozen.
+
+    It looks at the kernel by four functions, in whose place a simulated machine has its own.
+    """
+
+    on_this_host = staticmethod(on_this_host)
+    vitals_of = staticmethod(vitals_of)
+    age_s = staticmethod(_age_s)
+    kill = staticmethod(kill)
 
     def __init__(self, frozen_s: float = FROZEN_S, clock: Callable[[], float] = time.monotonic) -> None:
         self.frozen_s = frozen_s
@@ -147,10 +159,12 @@ class HangDetector:
         may wait without a sign of life for as long as a busy one. Only descendants of the node process are ever killed.
         """
         own_pid, silent_s, now_s = int(message["pid"]), float(message["silent_s"]), self._clock()
-        pid = on_this_host(own_pid, node_pid)
-        seen = vitals_of(pid)
+        pid = self.on_this_host(own_pid, node_pid)
+        seen = self.vitals_of(pid)
         self._watched = {key: kept for key, kept in self._watched.items() if now_s - kept.last_s < self.frozen_s}
-        if seen is None or seen.over or _age_s(seen) < silent_s - _SLACK_S or not descends(pid, node_pid):
+        if seen is None or seen.over or self.age_s(seen) < silent_s - _SLACK_S:
+            return None
+        if not descends(pid, node_pid, self.vitals_of):
             return None
         watch = self._watched.get(pid)
         if watch is None or watch.seen.began_s != seen.began_s or now_s - watch.first_s > silent_s + _SLACK_S:
@@ -161,7 +175,7 @@ class HangDetector:
         if lively:
             watch.since_s, watch.seen = now_s, seen
         why = self._why_frozen(watch, silent_s, now_s, bool(message["stepped"]))
-        if why and kill(pid, seen.began_s):
+        if why and self.kill(pid, seen.began_s):
             del self._watched[pid]
             return {"op": "looked", "pid": own_pid, "verdict": "killed", "silent_s": silent_s, "why": why}
         if lively and silent_s >= self.frozen_s:
@@ -181,7 +195,7 @@ class HangDetector:
 
     def node_is_frozen(self, node_pid: int) -> bool:
         """Whether the node process has been stopped for too long; to be called repeatedly."""
-        seen, now_s = vitals_of(node_pid), self._clock()
+        seen, now_s = self.vitals_of(node_pid), self._clock()
         if seen is None or not seen.stopped:
             self._stopped_since_s = None
             return False
@@ -194,7 +208,3 @@ def _lively(watch: _Watch, seen: Vitals, now_s: float) -> bool:
     """Whether the process has worked since its last sign of life: computed, read or faulted memory in."""
     used_s = seen.cpu_s - watch.seen.cpu_s
     return used_s > max(_TICK_S, _LIVELY_SHARE * (now_s - watch.since_s)) or seen.work > watch.seen.work
-
-
-def _age_s(seen: Vitals) -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - seen.began_s

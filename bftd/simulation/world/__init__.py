@@ -1,1 +1,1 @@
-"""The simulated world: the real daemon and the real drivers in one process, on simulated hosts, in simulated time."""
+"""The simulated world: the real daemon, drivers and agents in one process, on simulated hosts, in simulated time."""

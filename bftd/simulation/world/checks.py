@@ -23,7 +23,7 @@ from bftd.simulation.world.rules.state import StateRules, failures_of
 from bftd.simulation.world.scripts import BATCH
 from elastic.options.elastic_option import ElasticSpec
 
-_OWN_FAULT = "please report it"
+_OWN_FAULTS = "please report it", "its agent failed"
 _HOUR_S = 3600.0
 _LATE = frozenset({"slow", "cut", "reset", "slurmctld", "driver", *SLURM_KINDS, *HOST_KINDS})
 """With these kinds of faults a sound node may come too late, and be blamed for it."""
@@ -88,8 +88,8 @@ class Checks:
         self._fault = ""
 
     def heard(self, line: str) -> None:
-        """Take a line of a driver's log: none may tell of a fault of the driver itself."""
-        if _OWN_FAULT in line:
+        """Take a line of a driver's log: none may tell of a fault of the driver or the agent itself."""
+        if any(words in line for words in _OWN_FAULTS):
             self._fault = line
 
     def loses_the_newest(self) -> None:

@@ -173,7 +173,9 @@ class SimulatedCluster(ClusterView):
             pilot.step.on_kill.insert(0, partial(self._emptied, pilot))
             if not pilot.step.clings:
                 pilot.step.go_on()
-            pilot.step.run(self._loop.call_soon, pilot.notice)
+            for process in (pilot.step, pilot.worker):
+                if process is not None and not process.dead:
+                    process.terminate()
             self._loop.later(_KILL_WAIT_S, pilot.step.kill)
 
     def _emptied(self, pilot: PilotJob) -> None:

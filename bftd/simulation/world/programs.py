@@ -1,15 +1,16 @@
 """The programs of the simulated world, put together as `bftd` and `bft-driver` are, on simulated hosts.
 
-Real: the service with its ledger, the API's application and all that a driver consists of but its output. Of the
-daemon's process the shell is left out: signals, systemd, the claim of the partition and the check of its settings.
+Real: the service with its ledger, the API's application, agents, and all that a driver consists of but its output. Of
+the daemon's process the shell is left out: signals, systemd, the claim of the partition and the check of its settings.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from aiohttp import web
@@ -34,14 +35,15 @@ from bftd.simulation.world.machine.network import End
 from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.machine.sockets import NetworkLoop, Socket, Transport
 from bftd.simulation.world.scripts import Training
-from bftd.simulation.world.training import Agent, Companion, StateOfStep
+from bftd.simulation.world.slurmctld import PilotJob
+from bftd.simulation.world.training import Companion, StateOfStep, serve
 from elastic.backends import KINDS
 from elastic.backends.base import TrainerServices
 from elastic.backends.torchrun.driver import TorchrunBackend
 from elastic.base.errors import ElasticError
 from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.main import registration_of, summary_of
-from elastic.driver.pilots.launcher import Pilot, PilotStarter
+from elastic.driver.pilots.launcher import Pilot, PilotStarter, _complaint
 from elastic.driver.server import Hub
 from elastic.driver.settings import DriverSettings
 from elastic.driver.trainer import TrainerDriver
@@ -140,17 +142,20 @@ _KIND = replace(KINDS["torchrun"], driver=f"{__name__}:_TorchrunWithoutStore")
 
 
 class _Starter(PilotStarter):
-    """Places pilots as ever, and runs simulated agents in them in place of srun."""
+    """Places pilots as ever, and runs agents in them in place of srun."""
 
-    agent_of: Callable[[Pilot], Agent]
+    serve: Callable[[Pilot, Callable[[str], None], Process, PilotJob], Awaitable[None]]
     cluster: SimulatedCluster
 
     async def _agent_ran(self, pilot: Pilot, job_id: str) -> str | None:
-        started = await self.cluster.step(job_id, self.agent_of(pilot).serve)
+        said: list[str] = []
+        started = await self.cluster.step(job_id, partial(self.serve, pilot, said.append))
         if started:
             self._endings.empty(job_id)
-        away = not started and job_id in self.cluster.pilots and not (pilot.leaving or pilot.revoked)
-        return None if away and not pilot.over.is_set() else ""
+        if pilot.leaving or pilot.revoked or pilot.over.is_set():
+            return ""
+        away = not started and job_id in self.cluster.pilots
+        return None if away else _complaint("\n".join(said), pilot)
 
 
 class _Transfers:
@@ -266,7 +271,7 @@ class SimulatedDriver:
         starter = _Starter(settings, listening.getsockname()[1], settings.secret, self._log, client)
         starter.cluster = self._cluster
         scancel = self._cluster.cancel_from_node
-        starter.agent_of = lambda pilot: Agent(order.training, pilot, settings.secret, scancel)
+        starter.serve = partial(serve, order.training, settings.secret, scancel)
         trainer = TrainerDriver(settings, self._log, _KIND, starter, daemon, show=self._log)
         self.trainer = trainer
         order.training.resumes(settings.state_dir, trainer.run.store.step)

@@ -36,7 +36,6 @@ class PilotJob:
     limit_s: float
     step: Process | None = None
     worker: Process | None = None
-    notice: Callable[[], None] = lambda: None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     ending: bool = False
 

@@ -1,8 +1,8 @@
-"""Simulated training: agents and workers that speak the real protocol with a real driver, and only count steps.
+"""Simulated training: the machine of a real agent, with a node process and workers that only count steps.
 
-They stand in for `elastic.node` and `elastic.worker`, which fork, and block in threads. A connection proves itself and
-is sealed as theirs are. A checkpoint travels as the number of its step. What a script does, and whatever it comes to,
-is in `bftd.simulation.world.scripts`.
+They stand in for torch's own agent and for `elastic.worker`, which fork, and block in threads. A connection proves
+itself and is sealed as theirs are. A checkpoint travels as the number of its step. What a script does, and whatever it
+comes to, is in `bftd.simulation.world.scripts`.
 """
 
 from __future__ import annotations
@@ -10,21 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import signal
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
 
+from bftd.simulation.world.machine.loop import Forbidden
 from bftd.simulation.world.machine.processes import Process
+from bftd.simulation.world.machine.sockets import NetworkLoop, Socket
 from bftd.simulation.world.scripts import BATCH, ScriptError, Training, content_of
 from bftd.simulation.world.slurmctld import PilotJob
-from elastic.base.timing import BEAT_S, DRIVER_LOST_S, KILLED_S, LEAVE_S, REACH_S, REPORT_S
+from elastic.base.errors import EXIT_LINK_LOST
+from elastic.base.timing import KILLED_S, LEAVE_S, LINK_LOST_S, REPORT_S
 from elastic.driver.pilots.launcher import Pilot
 from elastic.link.address import split_address
 from elastic.link.authentication import Seal
 from elastic.link.bulk import UPLOAD
 from elastic.link.channel import SealedReader, introduce
 from elastic.link.step_barrier import QUESTIONS, StepBarrier
-from elastic.link.wire import Message, encode
+from elastic.link.wire import Message, encode, receive
+from elastic.node.agent import Agent
+from elastic.node.hang_detection import HangDetector, Vitals
+from elastic.node.machine import MemoryKills
+from elastic.node.process import NodeProcess
 
 _WARM_S = 2.0
 _FORK_S = 0.3
@@ -33,8 +42,9 @@ _LOOK_S = 0.01
 _HEARD_S = 1.0
 """A worker waits this long for the driver to have heard its error."""
 
-_FROZEN_S = 15.0
-"""An agent ends a worker that is stopped once it has been silent for this long."""
+_NODE_PID, _FIRST_WORKER_PID = 2, 1000
+_NO_GROUPS = Path("/nowhere")
+"""No process here is ended for want of memory."""
 
 
 class _Link:
@@ -59,151 +69,214 @@ class _Link:
             self.writer.write(self._seal.line(encode(message)))
 
 
-class Agent:
-    """The agent of a pilot with its node process and one worker; `serve` returns when its processes have ended."""
+async def serve(
+    training: Training,
+    secret: str,
+    scancel: Callable[[str], None],
+    pilot: Pilot,
+    say: Callable[[str], None],
+    process: Process,
+    job: PilotJob,
+) -> None:
+    """Run the agent of a pilot to its end, as `python -m elastic.node.agent` does; `say` takes what srun prints."""
+    agent = Agent(SimulatedMachine(training, secret, scancel, pilot, process, job))
+    await agent.run()
+    if agent.complaint:
+        say(f"bft: {agent.complaint}")
+    agent.end()
 
-    def __init__(self, training: Training, pilot: Pilot, secret: str, scancel: Callable[[str], None]) -> None:
-        self._training = training
-        self._pilot = pilot
-        self._secret = secret
+
+class _Detector(HangDetector):
+    """Hang detection that looks at simulated processes; `known` has each with its parent's id and its beginning."""
+
+    def __init__(self, known: Mapping[int, tuple[Process, int, float]], clock: Callable[[], float]) -> None:
+        super().__init__(clock=clock)
+        self._known = known
+        self.on_this_host = lambda pid, node_pid: pid
+        self.vitals_of = self._vitals_of
+        self.age_s = lambda seen: clock() - seen.began_s
+        self.kill = self._kill
+
+    def _vitals_of(self, pid: int) -> Vitals | None:
+        if pid not in self._known or self._known[pid][0].dead:
+            return None
+        process, parent, began_s = self._known[pid]
+        if process.held is None:
+            return Vitals("R", parent, began_s, self._clock(), 0)
+        return Vitals("D" if process.clings else "T", parent, began_s, 0.0, 0)
+
+    def _kill(self, pid: int, began_s: float) -> bool:
+        self._known[pid][0].kill()
+        return True
+
+
+class SimulatedMachine:
+    """The machine of a real agent; see elastic.node.machine.Machine."""
+
+    def __init__(
+        self,
+        training: Training,
+        secret: str,
+        scancel: Callable[[str], None],
+        pilot: Pilot,
+        process: Process,
+        job: PilotJob,
+    ) -> None:
+        self.environ: Mapping[str, str] = {
+            "BFT_DRIVER": pilot.driver,
+            "BFT_SECRET": secret,
+            "BFT_LEASE": pilot.lease,
+            "SLURMD_NODENAME": job.node,
+            "SLURM_JOB_ID": job.id,
+        }
+        self.pid = int(job.id)
+        self.known: dict[int, tuple[Process, int, float]] = {}
+        self.detector: HangDetector = _Detector(self.known, asyncio.get_running_loop().time)
+        self.memory_kills = MemoryKills(_NO_GROUPS)
+        self.training = training
+        self.secret = secret
+        self.pilot = pilot
+        self.process = process
+        self.job = job
         self._scancel = scancel
-        self._link: _Link | None = None
+
+    def variables(self, workers: int) -> Mapping[str, str]:
+        """See Machine."""
+        return {}
+
+    def interface_of(self, writer: asyncio.StreamWriter | None) -> str | None:
+        """See Machine."""
+        return "eth0"
+
+    async def start(self, *_: Any) -> tuple[NodeProcess, list[str]]:
+        """See Machine."""
+        return _Node(self), []
+
+    def probe(self, message: Message, answer: Callable[[Message], None]) -> None:
+        """See Machine."""
+        raise Forbidden("no trainer here has a shared folder")
+
+    def leave(self, *, cancels: bool) -> None:
+        """See Machine; the agent's end is that of all below it."""
+        if cancels:
+            self._scancel(self.job.id)
+
+    def fork(self, process: Process, pid: int, parent: int) -> None:
+        """Take in a new process, which ends with its parent."""
+        self.known[pid] = process, parent, asyncio.get_running_loop().time()
+        above = self.known[parent][0] if parent in self.known else self.process
+        above.on_kill.append(process.kill)
+
+
+class _Node(NodeProcess):
+    """A node process of torchrun with one worker at a time; see elastic.backends.torchrun.node."""
+
+    def __init__(self, machine: SimulatedMachine) -> None:
+        super().__init__(None, asyncio.StreamReader())
+        self.pid = _NODE_PID
+        self._machine = machine
+        self.process = Process(f"node {machine.job.node}", machine.job.node)
+        machine.fork(self.process, self.pid, machine.pid)
         self._worker: Worker | None = None
-        self._over = asyncio.Event()
-        self._last: Process | None = None
-        self._cancels = False
-        self._heard_s = 0.0
+        self._ended = asyncio.Event()
+        self.process.on_kill.append(self._end)
+        network = cast(NetworkLoop, asyncio.get_running_loop()).network
+        ours, theirs = network.pair(machine.process, self.process)
+        self._link = Socket(ours)
+        self.process.start(self._run, Socket(theirs))
 
-    async def serve(self, process: Process, job: PilotJob) -> None:
-        """Serve until Slurm, the driver or a loss of the driver ends it."""
-        job.notice, self._process = self._notice, process
-        process.on_kill.append(self._end_worker)
-        serving = asyncio.create_task(self._serve(job))
-        await self._over.wait()
-        serving.cancel()
-        if self._cancels:
-            self._scancel(job.id)
+    # -- as its agent sees it ---
 
-    def _notice(self) -> None:
-        self._send({"op": "leaving", "at_s": time.time()})
-        if self._training.ends_at_notice and self._worker is not None:
-            asyncio.get_running_loop().call_later(LEAVE_S / 2, self._worker.end, 0)
-        asyncio.get_running_loop().call_later(LEAVE_S, self._over.set)
+    @property
+    def is_over(self) -> bool:
+        """See NodeProcess."""
+        return self.process.dead
 
-    async def _serve(self, job: PilotJob) -> None:
-        about = {"role": "agent", "lease": self._pilot.lease, "node": job.node, "job_id": job.id, "pid": int(job.id)}
-        with contextlib.suppress(OSError, asyncio.TimeoutError):
-            self._link = await asyncio.wait_for(_Link.connect(self._pilot, self._secret, about), REACH_S)
-        if self._link is not None:
-            loop = asyncio.get_running_loop()
-            self._heard_s = loop.time()
-            watching = asyncio.create_task(self._watch())
-            while (message := await self._link.reader.receive()) is not None:
-                self._heard_s = loop.time()
-                await self._obey(job, message)
-            watching.cancel()
-        self._cancels = True
-        self._over.set()
+    async def linked(self) -> Any:
+        """See NodeProcess."""
+        return self._link
 
-    async def _watch(self) -> None:
-        loop = asyncio.get_running_loop()
-        while loop.time() - self._heard_s <= DRIVER_LOST_S:
-            await asyncio.sleep(BEAT_S)
-        self._cancels = True
-        self._over.set()
+    async def wait(self) -> int:
+        """See NodeProcess."""
+        await self._ended.wait()
+        return -signal.SIGKILL
 
-    async def _obey(self, job: PilotJob, message: Message) -> None:
-        op = message["op"]
-        if op == "configure":
-            self._send({"op": "node", "workers_per_node": 1})
-            warm_s = _WARM_S * self._training.random.uniform(0.5, 2.0)
-            asyncio.get_running_loop().call_later(warm_s, self._send, {"op": "ready"})
-        elif op == "beat":
-            self._send(message)
-        elif op == "look":
-            self._look(message)
-        elif op in ("go", "end"):
-            self._cancels = self._cancels or op == "end"
-            self._over.set()
-        elif op == "join":
-            self._send({"op": "join"})
-        elif op == "regroup":
-            self._end_worker(is_stopped=True)
-            self._rejoin()
-        elif op == "rendezvous":
-            self._end_worker()
-            worker = Worker(self._training, self._pilot, self._secret, message, self._ended)
-            self._worker, job.worker = worker, worker.process
-            worker.process.on_kill.append(lambda: self._died(worker))
-            worker.process.start(self._work, worker)
+    def kill(self) -> None:
+        """See NodeProcess."""
+        self.process.kill()
 
-    def _look(self, message: Message) -> None:
-        """Look at a silent worker, and end it if it is stopped."""
-        silent_s = float(message["silent_s"])
-        if (
-            self._worker is not None
-            and (self._worker.stopped or self._worker.process.held is not None)
-            and silent_s >= _FROZEN_S
-        ):
-            about = {"verdict": "killed", "silent_s": silent_s, "why": "it is stopped"}
-            self._send({"op": "looked", "pid": message["pid"], **about})
-            self._worker.process.kill()
+    def _end(self) -> None:
+        self._ended.set()
+        self.output.feed_eof()
+        if self._worker is not None:
+            self._worker.leave(is_stopped=False)
 
-    def _ended(self, worker: Worker, rc: int) -> None:
-        """Report a worker that has ended by itself."""
-        if worker is self._worker:
-            self._worker = None
-            if rc == 0:
-                self._send({"op": "done", "step": worker.step})
-            else:
-                self._exited(worker, rc)
+    # -- what it does ---
+
+    async def _run(self, sock: Any) -> None:
+        reader, self._writer = await asyncio.open_connection(sock=sock)
+        self._reader = reader
+        await asyncio.sleep(_WARM_S * self._machine.training.random.uniform(0.5, 2.0))
+        self._send({"op": "ready"})
+        with contextlib.suppress(EOFError):
+            await self._heard("join")
+            while True:
+                if await self._train():
+                    await self._heard("join", "regroup")
+        self.process.kill()
+
+    async def _train(self) -> bool:
+        """Come to the rendezvous, and have a worker train; returns whether it has trained to the end."""
+        self._send({"op": "join"})
+        worker = self._fork(await self._heard("rendezvous"))
+        told = asyncio.create_task(self._heard("regroup"))
+        over = asyncio.create_task(worker.over.wait())
+        await asyncio.wait({told, over}, return_when=asyncio.FIRST_COMPLETED)
+        is_told = told.done()
+        over.cancel()
+        if not told.cancel():
+            told.result()
+        if worker.rc == 0:
+            self._send({"op": "done", "step": worker.step})
+            return True
+        if not is_told:
+            if worker.rc == -signal.SIGKILL:
+                self._machine.training.fails(self._machine.pilot.lease)
+            self._send({"op": "exit", "local_rank": 0, "rc": worker.rc, "step": worker.step, "at_s": time.time()})
+        worker.leave(is_stopped=is_told)
         worker.process.kill()
+        await asyncio.sleep(_REJOIN_S if worker.process.dead else KILLED_S)
+        return False
 
-    async def _work(self, worker: Worker) -> None:
-        with contextlib.suppress(OSError):
-            await worker.run()
-        worker.process.kill()  # it has come to its end before, or has lost its link to the driver
+    def _fork(self, about: Message) -> Worker:
+        machine, pid = self._machine, _FIRST_WORKER_PID + int(about["generation"])
+        self._worker = worker = Worker(machine.training, machine.pilot, machine.secret, about, pid)
+        machine.fork(worker.process, pid, self.pid)
+        machine.job.worker = worker.process
+        worker.process.start(worker.run)
+        return worker
 
-    def _died(self, worker: Worker) -> None:
-        """Report a worker that was killed by others than this agent."""
-        if worker is self._worker:
-            self._worker = None
-            self._training.fails(self._pilot.lease)
-            self._exited(worker, -9)
-
-    def _exited(self, worker: Worker, rc: int) -> None:
-        exit_ = {"op": "exit", "local_rank": 0, "rc": rc, "step": worker.step, "at_s": time.time()}
-        self._process.run(self._send, exit_)
-        self._process.run(self._rejoin)
-
-    def _rejoin(self) -> None:
-        hangs = self._last is not None and not self._last.dead
-        after_s = KILLED_S if hangs else _REJOIN_S
-        asyncio.get_running_loop().call_later(after_s, self._send, {"op": "join"})
-
-    def _end_worker(self, *, is_stopped: bool = False) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.leave(is_stopped=is_stopped)
-            worker.process.kill()
-            self._last = worker.process
+    async def _heard(self, *ops: str) -> Message:
+        """Return the driver's next message with one of these `op`; raises EOFError if the agent is gone."""
+        while (message := await receive(self._reader)) is not None:
+            if message["op"] in ops:
+                return message
+        raise EOFError
 
     def _send(self, message: Message) -> None:
-        if self._link is not None:
-            self._link.send(message)
+        self._writer.write(encode(message))
 
 
 class Worker:
     """A worker of torchrun's: `elastic.load`, and then `elastic.step` once a step; saves when bftd asks for it."""
 
-    def __init__(
-        self, training: Training, pilot: Pilot, secret: str, about: Message, ended: Callable[[Worker, int], None]
-    ) -> None:
+    def __init__(self, training: Training, pilot: Pilot, secret: str, about: Message, pid: int) -> None:
         self.process = Process(f"worker {pilot.node}", pilot.node)
+        self.process.at_sigterm = self._notice
         self.step = -1
-        self.stopped = False
-        """Whether it does nothing any more, as after SIGSTOP."""
-
+        self.rc: int = -signal.SIGKILL
+        self.over = asyncio.Event()
+        self.process.on_kill.append(self.over.set)
         self._training = training
         self._pilot = pilot
         self._secret = secret
@@ -211,7 +284,6 @@ class Worker:
         self._generation = int(about["generation"])
         self._group = training.group(secret, self._generation, self._world)
         self.process.on_kill.append(lambda: self._group.left(self._rank))
-        self._ended = ended
         self._heard = asyncio.Event()
         self._barrier = StepBarrier()
         self._hello: Message = {
@@ -219,19 +291,25 @@ class Worker:
             "lease": pilot.lease,
             "incarnation": pilot.incarnation,
             "local_rank": 0,
-            "pid": 1_000 + self._generation,
+            "pid": pid,
         }
         self._fetched: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         self._saved = self._kept = 0
         self._uploading = asyncio.Lock()
 
     async def run(self) -> None:
-        """Train to the end."""
+        """Train to the end, or until the link to the driver is lost."""
         await asyncio.sleep(_FORK_S)
-        link = await _Link.connect(self._pilot, self._secret, self._hello)
-        if link is None:
-            return
-        self._link = link
+        link = None
+        with contextlib.suppress(OSError):
+            link = await _Link.connect(self._pilot, self._secret, self._hello)
+        if link is not None:
+            self._link = link
+            await self._train_and_listen(link)
+        await asyncio.sleep(LINK_LOST_S)
+        self._end(EXIT_LINK_LOST)
+
+    async def _train_and_listen(self, link: _Link) -> None:
         training = asyncio.create_task(self._load_and_train())
         listening = asyncio.create_task(self._listen())
         await asyncio.wait({training, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -243,15 +321,21 @@ class Worker:
                 await asyncio.wait({asyncio.create_task(self._heard.wait()), listening}, timeout=_HEARD_S)
             elif error is not None:
                 raise error
-            self.end(rc)
+            self._end(EXIT_LINK_LOST if rc and listening.done() else rc)
 
     def leave(self, *, is_stopped: bool) -> None:
         """Note that the worker leaves its group."""
         self._group.left(self._rank, is_stopped=is_stopped)
 
-    def end(self, rc: int) -> None:
-        """End by itself."""
-        self._ended(self, rc)
+    def _end(self, rc: int) -> None:
+        if not self.process.dead:
+            self.rc = rc
+            self.process.kill()
+
+    def _notice(self) -> None:
+        """Handle Slurm's notice, which a worker ignores unless its script has a handler for it."""
+        if self._training.ends_at_notice:
+            asyncio.get_running_loop().call_later(LEAVE_S / 2, self._end, 0)
 
     async def _load_and_train(self) -> None:
         self._link.send({"op": "fetch"})
@@ -293,12 +377,15 @@ class Worker:
     async def _fail(self, how: str) -> None:
         if how == "killed":
             self.process.kill()
-        elif how == "stopped":
-            self.stopped = True
-            await asyncio.Event().wait()
+            await asyncio.sleep(0)
+        if how == "stopped":
+            self.process.stop()
+            await asyncio.sleep(0)
+            return  # it has been told to go on
         self._training.fails(self._pilot.lease)
         if how == "early":
-            self.end(0)
+            self._end(0)
+            await asyncio.sleep(0)
         raise ScriptError("ValueError: a batch of another shape")
 
     async def _save(self, step: int, *, pause: bool) -> None:
@@ -334,8 +421,6 @@ class Worker:
     async def _listen(self) -> None:
         while (message := await self._link.reader.receive()) is not None:
             op = message["op"]
-            if self.stopped:
-                continue
             if op == "ping":
                 self._link.send({"op": "pong"})
             elif op == "heard":

@@ -20,7 +20,7 @@ import pytest
 
 from elastic.link.wire import Message, encode
 from elastic.node.agent import _why
-from elastic.node.resources import threads_per_worker
+from elastic.node.machine import threads_per_worker
 from tests.elastic.far_end import SECRET, accepted, line_of
 from tests.support.messages import wording
 from tests.support.programs import shell_script
@@ -42,7 +42,7 @@ agent.main()
 """
 SOON_FROZEN = (
     "import elastic.node.agent as agent, elastic.node.hang_detection as vitals; agent.PING_S = 0.1; "
-    "vitals._age_s = lambda seen: 1e9; agent.main()"
+    "vitals.HangDetector.age_s = lambda _, seen: 1e9; agent.main()"
 )
 PATIENT = "import elastic.node.agent as agent; agent.DRIVER_LOST_S = 1e6; agent.main()"
 UNPACED = "import elastic.node.output as output; output.OUT_BURST_BYTES = 1 << 50; " + PATIENT

@@ -38,7 +38,7 @@ class Worker:
         self.process: subprocess.Popen[bytes] | None = None
         self.watcher = HangDetector(FROZEN_S, clock=lambda: self.now_s)
         # as old as any silence; how old a process is has a test of its own
-        monkeypatch.setattr(hang_detection, "_age_s", lambda seen: 1e9)
+        monkeypatch.setattr(HangDetector, "age_s", lambda _, seen: 1e9)
 
     def start(self, script: str) -> int:
         self.process = subprocess.Popen([sys.executable, "-c", f"print(flush=True)\n{script}"], stdout=subprocess.PIPE)

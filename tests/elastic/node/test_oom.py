@@ -7,12 +7,13 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from elastic.node.agent import Agent
-from elastic.node.resources import MemoryKills
+from elastic.node.machine import MemoryKills
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
@@ -85,7 +86,8 @@ def test_an_agent_tells_of_a_kill_before_the_end_that_it_led_to(
     counts = tmp_path / "memory.events"
     counts.write_text("oom_kill 0\n")
     told = Agent.__new__(Agent)  # a whole one has processes that a test would leave behind
-    told._kills = MemoryKills(groups(tmp_path, "0::/\n"), tmp_path)
+    kills = MemoryKills(groups(tmp_path, "0::/\n"), tmp_path)
+    told._machine = SimpleNamespace(memory_kills=kills)  # type: ignore[assignment]
     sent: list[Any] = []
     monkeypatch.setattr(told, "_send", sent.append)
     for message in ({"op": "exit", "rc": 1}, {"op": "ready"}):

@@ -13,19 +13,21 @@ import contextlib
 import contextvars
 import itertools
 import secrets
+import signal
 import socket
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappush
 from random import Random
 from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
 from bftd.simulation.world.machine.fibers import Condition, Dropped, Fiber, Lock
-from bftd.simulation.world.machine.processes import Handle, Killed, TimerHandle, current, dying
+from bftd.simulation.world.machine.processes import Handle, Killed, TimerHandle, current, current_process, dying
 
 T = TypeVar("T")
 
@@ -211,6 +213,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def later(self, after_s: float, act: Callable[..., Any], *arguments: Any) -> asyncio.TimerHandle:
         """Have something happen that is no process's doing."""
         return self.call_later(after_s, act, *arguments, context=contextvars.Context())
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]
+        """See asyncio; no signal comes but SIGTERM, and those that stop a process and have it go on."""
+        if sig == signal.SIGTERM:
+            current_process().at_sigterm = partial(callback, *args)
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         """See asyncio."""

@@ -163,6 +163,12 @@ class Network:
 
         process.on_kill.append(stop)
 
+    def pair(self, one: Process, other: Process, here: Address = "", there: Address = "") -> tuple[End, End]:
+        """Return the two ends of a new connection; without addresses it is one of a host's own, as of a socketpair."""
+        ends = End(self, one, here, there), End(self, other, there, here)
+        ends[0].other, ends[1].other = ends[1], ends[0]
+        return ends
+
     def addresses(self, host: str) -> tuple[Address, ...]:
         """Return the ports of a host at which somebody listens."""
         return tuple(address for at, address in self._listening if at == host and not isinstance(address, str))
@@ -179,9 +185,7 @@ class Network:
         if listener is None or listener.process.dead:
             raise ConnectionRefusedError(111, f"nobody listens at {address}")
         here: Address = address if isinstance(address, str) else (process.host, next(self.ports))
-        mine = End(self, process, here, address)
-        theirs = End(self, listener.process, address, here)
-        mine.other, theirs.other = theirs, mine
+        mine, theirs = self.pair(process, listener.process, here, address)
         self.ends.append(mine)
         self.run(loop.time() + self.delay_s(), listener.process, listener.connected, theirs)
         return mine

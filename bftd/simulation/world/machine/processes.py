@@ -27,6 +27,9 @@ class Process:
         self.uid = uid
         self.dead = self.clings = self._doomed = False
         self.random: Random | None = None
+        self.at_sigterm: Callable[[], None] | None = None
+        """Its handler of SIGTERM; without one it ends."""
+
         self.held: list[OfProcess] | None = None
         """The callbacks that wait for a stopped process; None while it runs."""
         self.on_kill: list[Callable[[], None]] = []
@@ -50,6 +53,13 @@ class Process:
         self.dead = True
         while self.on_kill:
             self.on_kill.pop()()
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        if self.at_sigterm is None:
+            self.kill()
+        else:
+            self.run(asyncio.get_running_loop().call_soon, self.at_sigterm)
 
     def kill_here(self) -> None:
         """End the process in the midst of what it does now: the kernel's part comes after that."""

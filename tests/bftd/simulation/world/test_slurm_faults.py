@@ -59,7 +59,7 @@ class Site:
 
 async def _agent(process: Process, pilot: PilotJob) -> None:
     over = asyncio.Event()
-    pilot.notice = over.set
+    process.at_sigterm = over.set
     await over.wait()
 
 

@@ -139,7 +139,7 @@ def test_where_the_kernel_has_no_ipv6_the_driver_listens_all_the_same(monkeypatc
 def test_regression_the_interface_of_an_alias_or_of_ipv6_was_taken_for_the_loopback() -> None:
     body = """
 import json
-from elastic.node.resources import interface_of
+from elastic.node.machine import interface_of
 
 class Writer:
     def __init__(self, address):

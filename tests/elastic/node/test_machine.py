@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from elastic.node import resources
-from elastic.node.resources import interface_of
+from elastic.node import machine
+from elastic.node.machine import interface_of
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.slow
     ],
 )
 def test_each_gpu_of_whatever_make_gets_a_worker(environ: dict[str, str], workers: int) -> None:
-    assert resources.workers_per_node(environ) == workers
+    assert machine.workers_per_node(environ) == workers
 
 
 @pytest.mark.parametrize(
@@ -53,24 +53,24 @@ def test_a_cpu_node_with_one_worker_does_not_compute_with_one_thread(
     cores = cpus // siblings
     for cpu in range(cpus):
         (tmp_path / f"{cpu}").write_text(",".join(str(cpu % cores + cores * other) for other in range(siblings)))
-    monkeypatch.setattr(resources, "_SIBLINGS", f"{tmp_path}/{{}}")
+    monkeypatch.setattr(machine, "_SIBLINGS", f"{tmp_path}/{{}}")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cpus)))
-    assert resources.threads_per_worker(workers) == threads
+    assert machine.threads_per_worker(workers) == threads
 
 
 def test_only_the_cores_of_the_pilot_count_also_where_nobody_tells_which_are_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resources, "_SIBLINGS", f"{tmp_path}/{{}}")
+    monkeypatch.setattr(machine, "_SIBLINGS", f"{tmp_path}/{{}}")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4, 5, 6})
-    assert resources.threads_per_worker(1) == 3
+    assert machine.threads_per_worker(1) == 3
 
 
 def test_an_interface_is_set_where_the_user_set_none_and_for_nccl_it_is_no_prefix() -> None:
     names = ["HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
-    settings = resources.interface_settings(names, "eth1", {"GLOO_SOCKET_IFNAME": "ib0"})
+    settings = machine.interface_settings(names, "eth1", {"GLOO_SOCKET_IFNAME": "ib0"})
     assert settings == {"HOROVOD_GLOO_IFACE": "eth1", "NCCL_SOCKET_IFNAME": "=eth1"}
-    assert resources.interface_settings(names, None, {}) == {}
+    assert machine.interface_settings(names, None, {}) == {}
 
 
 class Writer:
