@@ -584,7 +584,7 @@ def test_what_the_user_set_for_threads_and_interfaces_is_not_overwritten(
 
 
 def test_regression_an_agent_that_could_not_start_its_node_process_left_without_a_word(pilot: Pilot) -> None:
-    pilot.start("-c", "import elastic.node.agent as agent; agent.devices.of_node = None; agent.main()")
+    pilot.start("-c", "import elastic.node.agent as agent, elastic.node.devices as it; it.of_node = None; agent.main()")
     message: Message = {"backend": "horovod", "interpreter": "/bin/true", "argv": [], "cwd": "/", "script_dir": "/s"}
     pilot.channel.send({"op": "configure", "workers_per_node": 1, **message, **NO_ENVIRONMENT})
     told = pilot.next()
