@@ -157,7 +157,11 @@ class Checks:
 
     def _is_stopped(self) -> bool:
         """Whether any process of a pilot or driver is stopped."""
-        of_pilots = (process for pilot in self._cluster.pilots.values() for process in (pilot.step, pilot.worker))
+        of_pilots = (
+            process
+            for pilot in self._cluster.pilots.values()
+            for process in (pilot.step, pilot.node_process, pilot.worker)
+        )
         processes = [*of_pilots, *(driver.process for driver in self._site.drivers.values())]
         return any(process is not None and process.held is not None for process in processes)
 

@@ -306,6 +306,7 @@ class RunningSite:
             "daemon": [self._daemon.process if self._daemon is not None else None],
             "driver": [driver.process for driver in self.drivers.values() if driver.outcome is None],
             "agent": [pilot.step for pilot in pilots],
+            "node process": [pilot.node_process for pilot in pilots],
             "worker": [pilot.worker for pilot in pilots],
         }
         return [process for process in found[kind] if process is not None and not process.dead]

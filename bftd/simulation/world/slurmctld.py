@@ -35,6 +35,7 @@ class PilotJob:
     began_s: float
     limit_s: float
     step: Process | None = None
+    node_process: Process | None = None
     worker: Process | None = None
     over: asyncio.Event = field(default_factory=asyncio.Event)
     ending: bool = False

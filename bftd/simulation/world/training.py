@@ -177,6 +177,7 @@ class _Node(NodeProcess):
         self._machine = machine
         self.process = Process(f"node {machine.job.node}", machine.job.node)
         machine.fork(self.process, self.pid, machine.pid)
+        machine.job.node_process = self.process
         self._worker: Worker | None = None
         self._ended = asyncio.Event()
         self.process.on_kill.append(self._end)

@@ -38,7 +38,7 @@ class SlurmSite(Protocol):
         """The cluster."""
 
     def processes(self, kind: str) -> Sequence[Process]:
-        """Return the living processes of a kind: daemon, driver, agent or worker."""
+        """Return the living processes of a kind: daemon, driver, agent, node process or worker."""
 
     async def cancel_driver(self, random: Random, requeue_after_s: float | None) -> None:
         """Have Slurm end a driver's job, and start it again unless it is to be over."""
@@ -278,6 +278,7 @@ SLURM_KINDS: Mapping[str, Callable[[SlurmSite, Random], Awaitable[None]]] = {
     "stopdaemon": _stopped("daemon", 20.0),
     "stopdriver": _stopped("driver", 10.0),
     "stopagent": _stopped("agent", 10.0),
+    "stopnode": _stopped("node process", 20.0),
     "stopworker": _stopped("worker", 20.0),
     "hangworker": _stopped("worker", 40.0, clings=True),
 }
