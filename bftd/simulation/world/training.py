@@ -184,7 +184,7 @@ class _Node(NodeProcess):
         network = cast(NetworkLoop, asyncio.get_running_loop()).network
         ours, theirs = network.pair(machine.process, self.process)
         self._link = Socket(ours)
-        self.process.start(self._run, Socket(theirs))
+        self.process.start(self._run, Socket(theirs)).add_done_callback(_failed)
 
     # -- as its agent sees it ---
 
@@ -227,7 +227,7 @@ class _Node(NodeProcess):
         self.process.kill()
 
     async def _train(self) -> bool:
-        """Come to the rendezvous, and have a worker train; returns whether it has trained to the end."""
+        """Come to the rendezvous and have a worker train; returns whether to wait now, as it has trained to the end."""
         self._send({"op": "join"})
         worker = self._fork(await self._heard("rendezvous"))
         told = asyncio.create_task(self._heard("regroup"))
@@ -237,9 +237,10 @@ class _Node(NodeProcess):
         over.cancel()
         if not told.cancel():
             told.result()
+        await asyncio.wait({told})  # two cannot read at once
         if worker.rc == 0:
             self._send({"op": "done", "step": worker.step})
-            return True
+            return not is_told
         if not is_told:
             if worker.rc == -signal.SIGKILL:
                 self._machine.training.fails(self._machine.pilot.lease)
@@ -254,7 +255,7 @@ class _Node(NodeProcess):
         self._worker = worker = Worker(machine.training, machine.pilot, machine.secret, about, pid)
         machine.fork(worker.process, pid, self.pid)
         machine.job.worker = worker.process
-        worker.process.start(worker.run)
+        worker.process.start(worker.run).add_done_callback(_failed)
         return worker
 
     async def _heard(self, *ops: str) -> Message:
@@ -266,6 +267,12 @@ class _Node(NodeProcess):
 
     def _send(self, message: Message) -> None:
         self._writer.write(encode(message))
+
+
+def _failed(task: asyncio.Task[None]) -> None:
+    """Raise what a task has raised: it ends the world."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        raise error
 
 
 class Worker:
