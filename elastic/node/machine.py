@@ -28,7 +28,7 @@ _COUNTED = "oom_kill"
 
 
 class Machine(Protocol):
-    """What an agent needs of its machine; `environ` and `pid` are the agent's own."""
+    """The machine of an agent; `environ` and `pid` are the agent's own."""
 
     environ: Mapping[str, str]
     pid: int

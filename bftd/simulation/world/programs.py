@@ -34,9 +34,10 @@ from bftd.simulation.world.machine.disk import Disk
 from bftd.simulation.world.machine.network import End
 from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.machine.sockets import NetworkLoop, Socket, Transport
+from bftd.simulation.world.node import serve
 from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.slurmctld import PilotJob
-from bftd.simulation.world.training import Companion, StateOfStep, serve
+from bftd.simulation.world.training import Companion, StateOfStep
 from elastic.backends import KINDS
 from elastic.backends.base import TrainerServices
 from elastic.backends.torchrun.driver import TorchrunBackend
