@@ -1,1 +1,1 @@
-"""Simulated hosts: time, processes, threads, network and disks, with one seeded source of randomness."""
+"""Simulated machines: time, processes, threads, network and disks, with one seeded source of randomness."""
