@@ -15,7 +15,7 @@ from tests.support.messages import excerpt, says, wording
 pytestmark = pytest.mark.slow
 
 GPT = "gpt:h=1024,l=24,a=16,s=1024,V=50257"
-MODELS = Path(__file__).parents[3] / "sizing" / "model" / "child" / "graph_models.py"
+MODELS = Path(__file__).parents[3] / "sizing" / "child" / "graph_models.py"
 
 
 def test_the_cells_of_a_model_by_its_sizes_are_a_table(bft: SizeTerminal) -> None:
