@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -56,13 +55,6 @@ def _seen(look: Callable[[], object]) -> object:
     with contextlib.suppress(FileNotFoundError):
         return look()
     return None
-
-
-def end_of_threads(name: str) -> None:
-    """Wait for the threads of that name, as those that read a ledger whose folder is about to go."""
-    for thread in threading.enumerate():
-        if thread.name == name:
-            thread.join(STILL_S)
 
 
 def written(*folders: Path) -> Callable[[], dict[str, int]]:

@@ -225,11 +225,11 @@ async def test_slurms_notice_is_answered_at_once_and_told_with_its_time(stage: S
 async def test_regression_a_nodes_wrong_clock_made_a_give_back_look_longer_or_shorter(
     stage: Stage, by_s: float
 ) -> None:
+    began_s = time.time()
     stage.grant("n1")
     await stage.warm("n1")
     agent = stage.pilot("n1").agent
     assert agent
-    began_s = time.time()
     await stage.says(agent, {"op": "beat"})
     await stage.says(agent, {"op": "leaving", "at_s": time.time() + by_s})
     [report] = stage.reports(LeaseReport, state="leaving")

@@ -23,7 +23,6 @@ from bftd.simulation.trace.model import Trace
 from slurm_plugin.read.types import Job, Snapshot
 from tests.bftd.builders import job, node, registration, reported
 from tests.bftd.ledger.test_file import Clock, start
-from tests.support.waiting import end_of_threads
 
 pytestmark = pytest.mark.slow
 
@@ -57,9 +56,14 @@ class Site:
 
     def restart(self, after_s: float) -> None:
         """The daemon stops, and starts some time later."""
-        self.service.ledger.close()
+        self.close()
         self.clock.now += after_s
         self.service = self._started()
+
+    def close(self) -> None:
+        """The daemon stops; no thread of it reads the ledger any more, whose folder is about to go."""
+        self.service.ledger.close()
+        self.service.history._thread.shutdown()
 
     def told(self, since_s: float = 0.0) -> dict[str, Any]:
         """What the daemon answers, as it comes out of JSON."""
@@ -106,8 +110,7 @@ def test_the_trace_from_the_ledger_is_the_pool_that_was_seen(steps: Any, share: 
         begin_s, end_s = site.seen[0][0], site.clock.now
         since_s = begin_s + share * (end_s - begin_s) * 0.99
         past = past_of(site.told(since_s), since_s)
-        site.service.ledger.close()
-        end_of_threads("windows")
+        site.close()
     assert past is not None
     assert (past.start_s, past.repaired) == (since_s, 0)
     assert len(past.gaps) <= sum(what == "restart" for what, _, _ in steps)
