@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 from hypothesis import settings
@@ -52,6 +51,8 @@ ODD_NUMBERS = (
     *(10**30, 10**18, 2**31, 2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64, 10**400, 10**4000, -1, -(2**63), -(10**400)),
     *(1e29, 1e308, -1e308, 5e-324, 0.5, math.nan, math.inf, -math.inf, -0.0, 0, 1),
 )
+_DEEP = 20
+
 ODD_VALUES: st.SearchStrategy[Any] = st.one_of(
     st.sampled_from([*ODD_NUMBERS, True, False, None, [], {}, "\ud800"]),
     st.sampled_from(WORDS),
@@ -130,18 +131,34 @@ def contents(draw: st.DrawFn, samples: Sequence[bytes], most: int = 3) -> bytes:
     return data
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every value within a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield (*path, key)
-        yield from places(item, (*path, key))
+def places(value: Any) -> Iterator[tuple[Any, ...]]:
+    """The way to every value within a JSON value that is not very deep in it."""
+    left: list[tuple[tuple[Any, ...], Any]] = [((), value)]
+    while left:
+        path, value = left.pop()
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in items:
+            yield (*path, key)
+            if len(path) < _DEEP:
+                left.append(((*path, key), item))
+
+
+def copied(value: Any) -> Any:
+    """A copy of a JSON value, however deep."""
+    top = [value]
+    left: list[tuple[Any, Any]] = [(top, 0)]
+    while left:
+        holder, key = left.pop()
+        if isinstance(holder[key], (dict, list)):
+            holder[key] = inside = holder[key].copy()
+            left += [(inside, each) for each in (inside if isinstance(inside, dict) else range(len(inside)))]
+    return top[0]
 
 
 @st.composite
 def values(draw: st.DrawFn, samples: Sequence[Any], most: int = 3) -> Any:
     """One of the JSON values with some of its parts missing, doubled, or of another type or size."""
-    data = deepcopy(draw(st.sampled_from(samples)))
+    data = copied(draw(st.sampled_from(samples)))
     for _ in range(draw(st.integers(1, most))):
         found = list(places(data))
         if not found or draw(st.integers(0, 49)) == 0:
@@ -163,7 +180,7 @@ def values(draw: st.DrawFn, samples: Sequence[Any], most: int = 3) -> Any:
             try:
                 for key in from_:
                     source = source[key]
-                place[last] = deepcopy(source[final])
+                place[last] = copied(source[final])
             except (KeyError, IndexError, TypeError):  # an earlier fault took it away
                 continue
         else:
