@@ -31,7 +31,7 @@ class NotNow(Exception):
 
 
 class Faults:
-    """What strikes a site."""
+    """The faults that strike a site."""
 
     def __init__(self, site: ChaosSite, trainers: Trainers, jobs: RegularJobs, violations: Violations) -> None:
         self._site = site

@@ -122,7 +122,7 @@ class RegularStart:
 
 @dataclass(slots=True)
 class TrainerEnd:
-    """What became of a trainer; `rows_s` are the times of its steps (unix seconds)."""
+    """The end of a trainer; `rows_s` are the times of its steps (unix seconds)."""
 
     name: str
     finished: bool
@@ -133,7 +133,7 @@ class TrainerEnd:
 
 
 class Violations:
-    """What was found to break a rule, each thing once."""
+    """The things found to break a rule, each once."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str], str] = {}
@@ -145,7 +145,7 @@ class Violations:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many there are of each rule, 0 included."""
+        """The number of violations of each rule, 0 included."""
         found = Counter(rule for rule, _ in self._found)
         return {rule: found[rule] for rule in RULES}
 

@@ -1,4 +1,4 @@
-"""What the scripts train on, what they write of each step, and what faults have their workers do."""
+"""The data of the scripts, the record that they write of each step, and the orders of faults to their workers."""
 
 import contextlib
 import json

@@ -39,33 +39,7 @@ def test_regression_a_state_whose_loss_was_a_tensor_of_several_failed_at_the_fir
     assert (said.stdout, said.stderr) == ("[0.5, 0.25, 2.0, None, None, None, None]\n", "")
 
 
-CALLS = """
-import torch
-import elastic.horovod
-import horovod.torch as hvd
-from elastic.worker import driver_link as session
-
-told = []
-session.current().step = lambda step, samples, *rest: told.append((step, samples))
-hvd.init()
-model = torch.nn.Linear(1, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
-for _ in range(3):
-    optimizer.step()
-    elastic.horovod.step(samples=8)
-print(told[1:])
-"""
-
-
-def test_regression_the_first_step_of_each_start_counted_twice_where_the_script_counts_steps_itself(
-    horovod_scripts: Scripts,
-) -> None:
-    said = horovod_scripts(CALLS)
-    assert (said.stdout, said.stderr) == ("[(1, 8), (2, 16), (3, 24)]\n", "")
-
-
-BATCHES = """
+COUNTS = """
 import torch
 import elastic
 import elastic.horovod
@@ -78,6 +52,29 @@ hvd.init()
 model = torch.nn.Linear(1, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+"""
+
+CALLS = (
+    COUNTS
+    + """
+for _ in range(3):
+    optimizer.step()
+    elastic.horovod.step(samples=8)
+print(told[1:])
+"""
+)
+
+
+def test_regression_the_first_step_of_each_start_counted_twice_where_the_script_counts_steps_itself(
+    horovod_scripts: Scripts,
+) -> None:
+    said = horovod_scripts(CALLS)
+    assert (said.stdout, said.stderr) == ("[(1, 8), (2, 16), (3, 24)]\n", "")
+
+
+BATCHES = (
+    COUNTS
+    + """
 batches = elastic.batches(12, global_batch=5, micro_batch=2, epochs=1)
 next(batches.steps())  # a step that a lost worker ends, and that is done again
 for step in batches.steps():
@@ -85,12 +82,13 @@ for step in batches.steps():
     optimizer.step()
 print(told)
 """
+)
 
 
-def test_regression_the_samples_of_batches_were_counted_as_one_for_each_worker_and_step() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", BATCHES], capture_output=True, text=True, check=False, timeout=5 * STILL_S
-    )
+def test_regression_the_samples_of_batches_were_counted_as_one_for_each_worker_and_step(
+    horovod_scripts: Scripts,
+) -> None:
+    said = horovod_scripts(BATCHES)
     assert (said.stdout, said.stderr) == ("[(1, 5), (2, 10), (3, 12)]\n", "")
 
 
