@@ -129,5 +129,5 @@ def test_whatever_happens_while_snapshots_are_judged_the_state_is_sound_and_all_
             host.poll()
             place(host)
         host.service.ledger.close()
-        host.service.history._thread.shutdown()  # it reads the ledger, whose folder is about to go
+        host.service.history.settle()  # it reads the ledger, whose folder is about to go
         assert {item.node for item in host.service.core.leases.values()} == {*ALL}

@@ -63,7 +63,7 @@ class Site:
     def close(self) -> None:
         """The daemon stops; no thread of it reads the ledger any more, whose folder is about to go."""
         self.service.ledger.close()
-        self.service.history._thread.shutdown()
+        self.service.history.settle()
 
     def told(self, since_s: float = 0.0) -> dict[str, Any]:
         """What the daemon answers, as it comes out of JSON."""
