@@ -21,6 +21,8 @@ from elastic.link.peer import Peer
 from elastic.link.step_barrier import ANSWERS
 from elastic.link.wire import Message
 
+_EXIT_CODE_MOST = 255
+
 
 class PeerConnections:
     """The hub's listener."""
@@ -122,6 +124,8 @@ class PeerConnections:
 
     def _from_agent(self, pilot: Pilot, message: Message) -> None:
         op = message["op"]
+        if "rc" in message and abs(int(message["rc"])) > _EXIT_CODE_MOST:
+            raise ValueError(f"no process ends with {message['rc']}")
         if op == "out":
             if self._policy.printed(pilot, str(message["line"])):
                 for one in self._pilot_manager.all:

@@ -110,6 +110,7 @@ def test_no_word_of_a_worker_spoils_the_progress_of_its_trainer(messages: list[A
 @few(4)
 @given(values([AGENT], 4), values([WORKER], 4))
 @example([{"op": "exit"}], [{**STEP, "step": "x"}])
+@example([{"op": "exit", "host": "n1", "local_rank": 0, "rc": 10**30, "step": 5, "at_s": 1.8e9}], [STEP])
 @example([{"op": "looked", "pid": 7, "silent_s": "x"}], [{"op": "saving", "bytes": float("inf")}])
 def test_a_trainer_goes_on_whatever_its_agents_and_workers_say(agents: Any, workers: Any) -> None:
     async def scene(folder: Path) -> None:
