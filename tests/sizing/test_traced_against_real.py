@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,9 @@ def forked_reality(tracing_process: Forks, tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_a_trace_says_what_the_step_really_takes(name: str) -> None:
-    row = memory.compare(case_of(name))
+    case = case_of(name)
+    # Processors without instructions for bfloat16 take minutes for the batches of the benchmark.
+    row = memory.compare(replace(case, batch=2) if "autocast" in name else case)
     assert row.why == ""
     assert row.accuracy >= 0.999, f"{row.traced_bytes} bytes traced, {row.real_bytes} real"
 

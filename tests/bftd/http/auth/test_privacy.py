@@ -84,27 +84,31 @@ async def test_the_owner_of_a_trainer_that_is_forgotten_still_has_it_explained(
         assert (await served.ask("GET", "/v1/trainers/run-here-1/explain"))[0] == wanted
 
 
+TAKES = "4712471247"
+"""A job's id that no number of seconds has among its digits."""
+
+
 async def test_regression_a_driver_was_told_whose_job_takes_its_node(
     monkeypatch: pytest.MonkeyPatch, served: Served
 ) -> None:
     await scene(served)
     nodes = {name: node(name) for name in ("n1", "n2", "n3")}
     (where,) = (item.node for item in served.service.state.leases.values())
-    takes = job("4712", "RUNNING", user="eve", nodes=(where,))
+    takes = job(TAKES, "RUNNING", user="eve", nodes=(where,))
     served.service.observe(Snapshot(time.time(), nodes, (takes,), ()))
     as_user(monkeypatch, "ann")
     epoch = served.service.state.trainers["run-here-1"].epoch
     for private, reason in (
-        (False, f"{where} " + wording("pool.judgement.has_job", job_id=4712)),
+        (False, f"{where} " + wording("pool.judgement.has_job", job_id=TAKES)),
         (True, f"{where} has a job on it"),
     ):
         served.service.private = private
         _, told = await served.ask("GET", f"/v1/trainers/run-here-1/leases?epoch={epoch}&version=0&wait_s=0")
         assert [item["reason"] for item in told["leases"] if item["state"] == "revoked"] == [reason]
     _, again = await served.ask("POST", "/v1/trainers", TRAINER | {"name": "her script.py"})
-    assert "4712" not in json.dumps(again)
+    assert TAKES not in json.dumps(again)
     _, seen = await served.ask("GET", "/v1/status")
-    assert "4712" not in json.dumps(seen), "nor does her own node say so"
+    assert TAKES not in json.dumps(seen), "nor does her own node say so"
 
 
 async def test_refusals_name_nobody(monkeypatch: pytest.MonkeyPatch, served: Served) -> None:
