@@ -27,10 +27,10 @@ class NodeCleanup:
         self._next_s = 0.0
         self._doomed: set[int] = set()
 
-    def look(self, workers: Collection[int]) -> list[int]:
+    def look(self, workers: Collection[int]) -> dict[int, int]:
         """Clear what ended workers left, and note which shared memory each worker has; cheap, to be called often.
 
-        Returns the exit codes, as subprocess gives them, of the workers that have ended; they are not reaped.
+        Returns the exit codes, as subprocess gives them, of the workers that have ended, by id; they are not reaped.
         """
         # Forget a process as soon as it is gone: another worker may get its id later.
         self._doomed = {pid for pid in self._doomed if _lives(pid)}
@@ -43,7 +43,7 @@ class NodeCleanup:
             self._segments.ended(set(workers) - ended.keys())
         if due:
             self.sample(workers)
-        return list(ended.values())
+        return ended
 
     def sample(self, workers: Collection[int]) -> None:
         """Note now which shared memory each worker has."""

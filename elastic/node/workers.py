@@ -17,16 +17,19 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
+from multiprocessing import connection
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from bftd import own_packages
 from elastic.backends import KINDS
 from elastic.base.errors import EXIT_LINK_LOST, OF_A_PEER, ElasticError, WireError
 from elastic.link.child_process import adopt_orphans, outlast_notice, prepare_child
 from elastic.node import devices
+from elastic.node.cleanup import NodeCleanup, exit_code
+from elastic.node.link import AgentLink
 from elastic.worker import driver_link
 
 _OF_A_GROUP = re.compile(r"(?i)\bgloo\b|nccl|tcpstore|c10d")
@@ -34,6 +37,129 @@ _OF_A_GROUP = re.compile(r"(?i)\bgloo\b|nccl|tcpstore|c10d")
 
 _UNFLUSHED = 120
 """Python's exit code if its last output cannot be written."""
+
+LOOK_S = 1.0
+_SOON_S = 0.02
+"""A worker that has closed its files ends within microseconds, or goes on forever as a daemon of its own making."""
+
+
+class WorkerProcess:
+    """A fork of the node process that becomes a worker; `page` has its last step (elastic.worker.driver_link)."""
+
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], close: Callable[[], None]) -> None:
+        """Fork it; `close` is called in the fork, to close what is the node process's. Raises OSError."""
+        self.page = driver_link.new_page()
+        self.end: int | None = None
+        """Readable once the worker has ended; None once that was noticed. No fork of the worker holds the other end."""
+
+        ours, theirs = os.pipe()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(ours)
+            raise
+        else:
+            if self.pid == 0:
+                os.close(ours)
+                _become(argv, environ, self.page, theirs, close)
+            self.end = ours
+        finally:
+            os.close(theirs)
+
+    def close(self) -> None:
+        """Close `end`."""
+        if self.end is not None:
+            os.close(self.end)
+            self.end = None
+
+
+class NodeWorkers:
+    """The workers of a node process; it waits for their ends and for its agent's messages alike."""
+
+    def __init__(
+        self,
+        link: AgentLink,
+        argv: Sequence[str],
+        helpers: Callable[[], Collection[int]] = tuple,
+        close_in_child: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`helpers` are as in NodeCleanup; `close_in_child` closes in a worker what the back-end has open."""
+        self._link = link
+        self._argv = argv
+        self._close_in_child = close_in_child
+        self._all: list[WorkerProcess] = []
+        self.cleanup = NodeCleanup(helpers)
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the workers that were not reaped."""
+        return [worker.pid for worker in self._all]
+
+    def start(self, environ: Mapping[str, str]) -> WorkerProcess:
+        """Fork a worker with these variables; raises OSError."""
+        worker = WorkerProcess(self._argv, environ, self._close)
+        self._all.append(worker)
+        return worker
+
+    def wait(self, most_s: float = LOOK_S) -> None:
+        """Return when the agent has sent something, or a worker seems to have ended, or the time is over."""
+        ends = {worker.end: worker for worker in self._all if worker.end is not None}
+        if any(worker.end is None and exit_code(worker.pid) is None for worker in self._all):
+            most_s = _SOON_S
+        ready = connection.wait([self._link.fileno(), *ends], most_s)
+        for end in ends.keys() & set(ready):
+            ends[end].close()
+
+    def reap(self, worker: WorkerProcess) -> int | None:
+        """Return the exit code of a worker, as subprocess gives it, None while it lives; call it until it has one."""
+        pid, status = os.waitpid(worker.pid, os.WNOHANG)
+        if not pid:
+            return None
+        self._forget(worker)
+        return os.waitstatus_to_exitcode(status)
+
+    def stop(self) -> None:
+        """Kill all workers, with the processes that they started; returns when they are gone, or after KILLED_S."""
+        self.cleanup.kill(self.pids, self.pids)
+        self.cleanup.wait_for_killed()
+        for worker in list(self._all):
+            if self.reap(worker) is None:
+                self._forget(worker)  # it is cleared with the leftovers, once the kernel lets it go
+        self.cleanup.settle(())
+
+    def _forget(self, worker: WorkerProcess) -> None:
+        worker.close()
+        self._all.remove(worker)
+
+    def _close(self) -> None:
+        self._link.close_in_child()
+        self._close_in_child()
+        for worker in self._all:
+            worker.close()
+
+
+def _become(
+    argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap, end: int, close: Callable[[], None]
+) -> NoReturn:
+    """Run the script in a fork."""
+    code = 1
+    try:
+        close()
+        ends = [end]
+        os.register_at_fork(after_in_child=lambda: _close_once(ends))
+        code = run_worker(argv, environ, page)
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _close_once(ends: list[int]) -> None:
+    # In a fork of a fork the descriptor's number may be another file's.
+    while ends:
+        with contextlib.suppress(OSError):
+            os.close(ends.pop())
 
 
 def run_worker(argv: Sequence[str], environ: Mapping[str, str], page: mmap.mmap) -> int:

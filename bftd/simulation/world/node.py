@@ -1,6 +1,6 @@
 """The machine of a real agent in the simulated world: a node process, and what the kernel and Slurm do there.
 
-The node process stands in for torch's own agent, which forks; see elastic.backends.torchrun.node.
+The node process stands in for the real one, which forks; see elastic.backends.torchrun.node.
 """
 
 from __future__ import annotations

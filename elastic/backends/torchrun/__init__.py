@@ -1,11 +1,11 @@
-"""torch.distributed.elastic as a back-end: a change of nodes restarts all workers, from a checkpoint.
+"""torchrun as a back-end: a change of nodes restarts all workers, from a checkpoint.
 
     driver         beside the trainer, in bftd's Python: generations, their members and ranks
     blame          the cause of a crash
     store          beside the driver, in the user's Python: the store of each generation, which is a
     private_store  that no other user of that host can reach, so the only way to it is a
     tunnel         on a pool node, from the workers to the store, over authenticated connections
-    node           on a pool node: torch's own agent, whose rendezvous is the driver
+    node           on a pool node: the workers of each generation, with the ranks that the driver gives
 
 A script's calls are those of `elastic` itself (elastic.script.api): they need only RANK and WORLD_SIZE.
 """

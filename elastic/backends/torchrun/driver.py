@@ -1,4 +1,4 @@
-"""torch.distributed.elastic as a back-end: the driver is its rendezvous, a store beside the driver its memory.
+"""torchrun as a back-end: the driver is its rendezvous, a store beside the driver its memory.
 
 Every change of members restarts all workers (that is torchrun's way), so a checkpoint is saved at a step boundary
 first; workers are forks of warm processes, so the restart costs no import.

@@ -1,34 +1,25 @@
-"""torch.distributed.elastic's own agent on this node, with the driver as its rendezvous.
+"""torchrun on this node: it comes to each rendezvous of the driver's, and has a group's workers until they end.
 
-Workers are forks of this process: a restart of all of them costs no import. This process survives any failure of a
-group of workers: it reports to the driver, and comes to the next rendezvous.
+torch's own agent would find a change of members by time-outs (join 14 s, leave 11 s), and gather ranks from all nodes,
+also from one that was taken meanwhile. The driver knows the members exactly: it tells each node its ranks, and the
+nodes exchange nothing. Workers are forks of this process: a restart of all of them costs no import. This process
+survives any failure of a group of workers: it reports to the driver, and comes to the next rendezvous.
 """
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from torch.distributed import Store  # type: ignore[attr-defined]
-from torch.distributed.elastic.agent.server.api import RunResult, Worker, WorkerGroup, WorkerSpec, WorkerState
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
-
-from elastic.backends.torchrun.rendezvous import DriverRendezvous
-from elastic.backends.torchrun.tunnel import Tunnel
-from elastic.node.cleanup import NodeCleanup, exit_code
+from elastic.backends.torchrun.tunnel import ADDRESS, Tunnel
+from elastic.link.address import split_address
+from elastic.link.wire import Message
 from elastic.node.link import AgentLink
-from elastic.node.workers import run_worker
-from elastic.worker.driver_link import new_page, read_page
-
-_RESTARTS = 1 << 30
-"""The driver counts restarts: it alone knows which of them were resizes."""
+from elastic.node.workers import LOOK_S, NodeWorkers, WorkerProcess
+from elastic.worker.driver_link import read_page
 
 _LAST_WORDS_S = 0.25
 """The time for a worker that takes the group down before it reports its own error, and so ends after its peers."""
@@ -36,195 +27,148 @@ _LAST_WORDS_S = 0.25
 
 def preload() -> None:
     """Import what every worker needs."""
-    # torch logs every restart of workers as a warning; here it is a resize.
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    import torch._dynamo  # noqa: F401  (torch.optim imports it at the first optimizer otherwise)
+    import torch
 
     import elastic  # noqa: F401
     from elastic.checkpoint.distributed import ending
 
+    # Its compiler, which torch.optim imports at the first optimizer otherwise: a second of stall.
+    torch.compiler.disable(preload)  # type: ignore[no-untyped-call]
     ending.watch()
 
 
-class _NoLogFiles(LogsSpecs):
-    """No log files: workers write to this process's output, which goes to the trainer's log."""
-
-    @property
-    def root_log_dir(self) -> str:
-        return os.devnull
-
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        nothing = dict.fromkeys(envs, "")
-        errors = dict.fromkeys(envs, os.devnull)
-        return LogsDest(dict(nothing), dict(nothing), dict(nothing), dict(nothing), errors)
-
-
-class _ElasticAgent(LocalElasticAgent):
-    """torch's agent, except that it kills (workers ignore SIGTERM) and reports to the driver how workers ended."""
-
-    def __init__(
-        self, spec: WorkerSpec, rendezvous: DriverRendezvous, pages: Sequence[Any], upkeep: NodeCleanup
-    ) -> None:
-        super().__init__(spec, logs_specs=_NoLogFiles(), start_method="fork")
-        rendezvous.on_leaving = lambda: upkeep.sample(self._worker_pids())
-        self._rendezvous_of_driver = rendezvous
-        self._pages = pages
-        self._upkeep = upkeep
-        self._failed: list[int] = []
-        self._ended: int | None = None
-        self._seen_s = 0.0
-        self._killed = False
-
-    def report_exit(self, local_rank: int, rc: int) -> None:
-        """Report that a worker ended with an error, or could not be started."""
-        step, at_s = last_step(self._pages)
-        message = {"op": "exit", "local_rank": local_rank, "rc": rc, "step": step, "at_s": at_s}
-        if self._ended is not None:
-            message["ended"] = self._ended  # with 0, while the others trained
-        self._rendezvous_of_driver.send(message)
-
-    def _assign_worker_ranks(
-        self, store: Store, group_rank: int, group_world_size: int, spec: WorkerSpec
-    ) -> list[Worker]:
-        """Assign the driver's ranks: torch would gather them from all nodes, including one that is gone."""
-        world, first = self._rendezvous_of_driver.world, self._rendezvous_of_driver.first_rank
-        return [
-            Worker(
-                local_rank=local_rank,
-                global_rank=first + local_rank,
-                role_rank=first + local_rank,
-                world_size=world,
-                role_world_size=world,
-            )
-            for local_rank in range(spec.local_world_size)
-        ]
-
-    def _shutdown(self, death_sig: signal.Signals = signal.SIGKILL, timeout: int = 5) -> None:
-        # torch kills the workers; the processes that they started must go with them.
-        workers = self._worker_pids()
-        self._upkeep.kill(workers, workers)
-        super()._shutdown(signal.SIGKILL, timeout)
-        self._failed, self._ended, self._seen_s, self._killed = [], None, 0.0, False
-        self._upkeep.settle(())
-
-    def _worker_pids(self) -> list[int]:
-        return list(self._pcontext.pids().values()) if self._pcontext else []
-
-    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        workers = self._worker_pids()
-        ended = self._upkeep.look(workers)
-        if any(ended) and not self._killed:
-            self._failed = [rc for rc in ended if rc]
-            well = [rank for rank, worker in enumerate(self._processes) if _ended_well(worker)]
-            self._ended = min(well, default=self._ended)
-            self._seen_s = self._seen_s or time.monotonic()
-            if len(ended) < len(workers) and time.monotonic() < self._seen_s + _LAST_WORDS_S:
-                return RunResult(WorkerState.HEALTHY)
-            # Ends seen after this are of workers killed here.
-            self._killed = True
-            # torch would send the others a SIGTERM, which they ignore, and wait 30 s.
-            self._upkeep.kill(workers, workers)
-        result: RunResult = super()._monitor_workers(worker_group)
-        # If workers are to be stopped, the first that are stopped make the others end: that is no crash.
-        is_failure = result.state in (WorkerState.FAILED, WorkerState.UNHEALTHY)
-        if is_failure and not self._rendezvous_of_driver.num_nodes_waiting():
-            local_rank, failure = next(iter(result.failures.items()), (0, None))
-            rc = failure.exitcode if failure is not None else 1
-            self.report_exit(local_rank, _cause(self._failed) if self._failed else rc)
-        if result.state == WorkerState.HEALTHY and not self._failed and self._all_ended_well():
-            nothing = {worker.global_rank: None for worker in worker_group.workers}
-            return RunResult(WorkerState.SUCCEEDED, return_values=nothing)
-        return result
-
-    def _all_ended_well(self) -> bool:
-        """Whether all have exited with 0; torch waits for each function's result, but a script may call os._exit(0)."""
-        return self._pcontext is not None and all(map(_ended_well, self._processes))
-
-    @property
-    def _processes(self) -> Sequence[multiprocessing.Process]:
-        """The workers by local rank, as torch keeps them."""
-        context: Any = self._pcontext
-        return context._pc.processes if context is not None else ()
-
-    def _exit_barrier(self) -> None:
-        """Skip it, as the driver waits for the others: a barrier in the store would wait for a node just preempted."""
-
-
 class TorchrunNode:
-    """A run of torch's elastic agent for one pilot: from each rendezvous to the end of that group's workers."""
+    """A pilot's part of a trainer: a group's workers from each rendezvous to their end."""
 
     def __init__(self, link: AgentLink, argv: Sequence[str]) -> None:
+        self._link = link
         self._tunnel = Tunnel()
-        self._upkeep = NodeCleanup(self._tunnel.processes)
-        self._rendezvous = DriverRendezvous(link, self._tunnel)
-        workers = int(os.environ["BFT_WORKERS_PER_NODE"])
-        self._pages = [new_page() for _ in range(workers)]
-        self._spec = WorkerSpec(
-            role="default",
-            local_world_size=workers,
-            rdzv_handler=self._rendezvous,
-            entrypoint=_entry,
-            args=(link, self._rendezvous, self._tunnel, tuple(argv), self._pages),
-            max_restarts=_RESTARTS,
-            monitor_interval=0.05,
-        )
+        self._workers = NodeWorkers(link, argv, self._tunnel.processes, self._tunnel.close_in_child)
+        self._number = int(os.environ["BFT_WORKERS_PER_NODE"])
+        self._group: list[WorkerProcess] = []
+        self._generation = -1
+        self._regroup = False
 
     def run(self) -> None:
         """Wait for the driver's `join`, then serve until the agent goes away."""
-        # The pilot's agent handles Slurm's SIGTERM; torch would stop the workers at once.
-        os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGUSR2"
         self._tunnel.start()
-        self._rendezvous.wait_for("join")
+        self._wait_for("join")
         while True:
-            if self._train():
-                self._rendezvous.send({"op": "done", "step": last_step(self._pages)[0]})
-                # Another node's script may still fail: then all start over from the last state.
-                self._rendezvous.wait_for("join", "regroup")
+            self._send({"op": "join", "generation": self._generation})
+            message = self._wait_for("rendezvous")
+            self._regroup = False
+            try:
+                self._start(message)
+                well = self._watch()
+            except OSError as error:  # a node may be short of processes or memory
+                print(f"bft: workers could not be run: {error}", file=sys.stderr, flush=True)
+                self._report({0: 1})
+                well = False
+            step, _ = self._last_step()
+            self._workers.stop()
+            self._group = []
+            if well:
+                self._send({"op": "done", "step": step})
+                if not self._regroup:
+                    # Another node's script may still fail: then all start over from the last state.
+                    self._wait_for("join", "regroup")
 
-    def _train(self) -> bool:
-        """Come to the rendezvous, and again after each resize and crash; True once all workers have ended with 0."""
-        agent = _ElasticAgent(self._spec, self._rendezvous, self._pages, self._upkeep)
+    # -- the driver ---
+
+    def _send(self, message: Message) -> None:
         try:
-            return not agent.run().is_failed()
-        except EOFError:
-            raise
-        except Exception as error:  # torch raises many kinds of errors, and so does a node short of memory
-            reason = str(error).partition("\n")[0]
-            print(f"bft: workers could not be run: {type(error).__name__}: {reason}", file=sys.stderr, flush=True)
-            agent.report_exit(0, 1)
-            return False
+            self._link.send(message)
+        except OSError:
+            raise EOFError from None
+
+    def _wait_for(self, *ops: str) -> Message:
+        """Return the driver's next message with one of these `op`; raises EOFError if the agent is gone."""
+        while True:
+            message = self._link.poll(None)
+            if message is not None and message["op"] in ops:
+                return message
+
+    def _listen(self) -> None:
+        while (message := self._link.poll()) is not None:
+            if message["op"] == "regroup":
+                self._regroup = True
+            elif message["op"] == "leaving":  # workers still live: the agent gives this 0.1 s
+                self._workers.cleanup.sample(self._workers.pids)
+
+    # -- a group ---
+
+    def _start(self, message: Message) -> None:
+        """Fork the workers of a generation; raises OSError."""
+        self._generation = int(message["generation"])
+        # The store is beside the driver, which this node reaches by its own address for it.
+        host, _ = split_address(os.environ["BFT_DRIVER"])
+        port = self._tunnel.open(self._generation, host, int(message["port"]))
+        for local_rank in range(self._number):
+            self._group.append(self._workers.start(environment(message, local_rank, self._number, port)))
+
+    def _watch(self) -> bool:
+        """Return whether all workers have ended with 0: at their end, a failure, or the driver's wish to stop them.
+
+        A failure is reported after a moment, in which the others may end by themselves.
+        """
+        failed_s = 0.0
+        while True:
+            self._listen()
+            ended = self._workers.cleanup.look(self._workers.pids)
+            codes = {rank: ended[one.pid] for rank, one in enumerate(self._group) if one.pid in ended}
+            is_over, has_failed = len(codes) == len(self._group), any(codes.values())
+            if self._regroup or (is_over and not has_failed):
+                return is_over and not has_failed
+            if has_failed:
+                failed_s = failed_s or time.monotonic()
+                if is_over or time.monotonic() >= failed_s + _LAST_WORDS_S:
+                    self._report(codes)
+                    return False
+            self._workers.wait(_LAST_WORDS_S if failed_s else LOOK_S)
+
+    def _report(self, codes: Mapping[int, int]) -> None:
+        """Report how workers ended, by local rank, the others being killed now."""
+        rank = cause(codes)
+        step, at_s = self._last_step()
+        message: Message = {"op": "exit", "local_rank": rank, "rc": codes[rank], "step": step, "at_s": at_s}
+        if 0 in codes.values():  # with 0, while the others trained
+            message["ended"] = min(rank for rank, rc in codes.items() if rc == 0)
+        self._send(message)
+
+    def _last_step(self) -> tuple[int, float]:
+        """Return the last step that a worker of the node is known to have ended, -1 for none, and its time."""
+        return max((read_page(worker.page) for worker in self._group), default=(-1, 0.0))
 
 
-def last_step(pages: Sequence[Any]) -> tuple[int, float]:
-    """Return the last step that a worker of the node is known to have ended, -1 for none, and its time."""
-    return max((read_page(page) for page in pages), default=(-1, 0.0))
+def cause(codes: Mapping[int, int]) -> int:
+    """Return the local rank of the worker that caused the others' ends: a killed one did not fail for lack of peers."""
+    failed = (rank for rank, rc in codes.items() if rc)
+    return min(failed, key=lambda rank: codes[rank] >= 0 or codes[rank] == -signal.SIGABRT)
 
 
-def _cause(codes: Sequence[int]) -> int:
-    """Return the exit code of the worker that caused the others' ends: a killed one did not fail for lack of peers."""
-    return min(codes, key=lambda rc: rc >= 0 or rc == -signal.SIGABRT)
-
-
-def _ended_well(worker: multiprocessing.Process) -> bool:
-    assert worker.pid is not None
-    rc = exit_code(worker.pid)
-    # None while it lives, or if torch has already reaped it.
-    return (worker.exitcode if rc is None else rc) == 0
-
-
-def _entry(
-    link: AgentLink, rendezvous: DriverRendezvous, tunnel: Tunnel, argv: Sequence[str], pages: Sequence[Any]
-) -> None:
-    """Run a worker: the function that torch's agent forks for each local rank."""
-    generation = rendezvous.generation
-    local_rank = int(os.environ["LOCAL_RANK"])
-    link.close_in_child()
-    tunnel.close_in_child()
-    environ = {
+def environment(message: Message, local_rank: int, workers: int, port: int) -> dict[str, str]:
+    """Return the variables of a worker: those that torchrun sets, and bftd's own."""
+    rank, world = int(message["first_rank"]) + local_rank, str(message["world"])
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "ROLE_RANK": str(rank),
+        "GROUP_RANK": str(message["rank"]),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": world,
+        "LOCAL_WORLD_SIZE": str(workers),
+        "ROLE_WORLD_SIZE": world,
+        "GROUP_WORLD_SIZE": str(message["nodes"]),
+        "MASTER_ADDR": ADDRESS,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_RUN_ID": os.environ.get("BFT_TRAINER", "bft"),
+        # Workers are clients of the driver's store; none of them serves one, since any of them may vanish.
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        # It names the workers' prefix in the store.
+        "TORCHELASTIC_RESTART_COUNT": str(message["generation"]),
+        "TORCHELASTIC_MAX_RESTARTS": str(1 << 30),
+        "TORCHELASTIC_ERROR_FILE": os.devnull,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
         "BFT_LOCAL_RANK": str(local_rank),
-        "BFT_GENERATION": str(generation),
-        # It names the workers' prefix in the store. Agents count their own restarts, so it would differ between nodes.
-        "TORCHELASTIC_RESTART_COUNT": str(generation),
+        "BFT_GENERATION": str(message["generation"]),
     }
-    # Not torch's way of ending, in which a worker waits for the others of its node.
-    os._exit(run_worker(argv, environ, pages[local_rank]))

@@ -46,16 +46,16 @@ def said_by_node(body: str) -> str:
 
 
 def test_the_end_of_a_worker_is_heard_of_though_a_fork_of_its_own_lives_on() -> None:
-    """multiprocessing, and torch's agent with it, waits for a pipe that every fork of the worker holds open."""
+    """multiprocessing waits for a pipe that every fork of the worker holds open."""
     body = """
 for code in (3, -9):
     worker = started(forks_and_ends, code)
     ended(worker)
     assert not wait([worker.sentinel], 0.2), "the fork is gone by itself"
-    print(upkeep.look([worker.pid]))
+    print(list(upkeep.look([worker.pid]).values()))
     assert wait([worker.sentinel], 20)
     worker.join()
-    print(worker.exitcode, upkeep.look([]))
+    print(worker.exitcode, list(upkeep.look([]).values()))
 """
     assert said_by_node(body) == "[3]\n3 []\n[-9]\n-9 []\n"
 
@@ -172,10 +172,10 @@ upkeep.kill([worker.pid], [worker.pid])
 threading.Timer(0.3, real, [[worker.pid]]).start()
 began_s = time.monotonic()
 upkeep.wait_for_killed()
-print(time.monotonic() - began_s > 0.2, upkeep.look([worker.pid]))
+print(time.monotonic() - began_s > 0.2, list(upkeep.look([worker.pid]).values()))
 worker.join()
 upkeep.wait_for_killed()
-print(upkeep.look([]))
+print(list(upkeep.look([]).values()))
 module.KILLED_S = 0.1
 worker = started(time.sleep, 1000)
 upkeep.kill([worker.pid], [worker.pid])

@@ -108,10 +108,10 @@ def test_a_worker_is_forked_only_when_those_that_were_killed_are_gone(monkeypatc
     ours, theirs = socket.socketpair()
     node = node_module.HorovodNode(AgentLink(theirs.detach()), ["train.py"])
     for name in ("wait_for_killed", "settle"):
-        monkeypatch.setattr(node._upkeep, name, lambda *_, what=name: did.append(what))
+        monkeypatch.setattr(node._workers.cleanup, name, lambda *_, what=name: did.append(what))
     monkeypatch.setattr(node_module, "worker_environment", lambda _: {})
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fork", lambda: did.append("fork") or 1)
+        patch.setattr(node._workers, "start", lambda _: did.append("fork"))
         node._start({"host": "n1.1.0", "local_rank": 0})
     assert did == ["wait_for_killed", "settle", "fork"]
     ours.close()

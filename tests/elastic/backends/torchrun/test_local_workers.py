@@ -1,52 +1,54 @@
-"""Several workers on a node, under torch's own agent: one that fails is told at once, and takes the others with it."""
+"""Several real workers on a node: one that fails is told at once, and takes the others with it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.elastic.far_end import SECRET
 from tests.support.waiting import STILL_S
 
 pytestmark = pytest.mark.slow
 
-# A node with two workers and no driver; what they do is put in.
+# A node with two workers, whose driver is reached by none of them: what they do comes before they look for it.
 NODE = """
-import json, os, sys, time
-from torch.distributed import HashStore
-from torch.distributed.elastic.multiprocessing.api import PContext
-from torch.distributed.elastic.agent.server.api import WorkerSpec
-from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStoreInfo
-from elastic.backends.torchrun.node import DriverRendezvous, _ElasticAgent
+import json, os, socket, sys, threading, time
+from elastic.backends.torchrun import node as module
 from elastic.backends.torchrun.tunnel import Tunnel
 from elastic.link.child_process import adopt_orphans, outlast_notice
-from elastic.node.cleanup import NodeCleanup
-from elastic.worker.driver_link import new_page
+from elastic.node import workers
+from elastic.node.link import AgentLink
 adopt_orphans()
-PContext.close.__defaults__ = (None, 1000)  # torch's own patience of 30 s, longer than a test lasts
+Tunnel.open = lambda *_: 1
+Tunnel.start = lambda _: None
 
-class Alone(DriverRendezvous):
-    def next_rendezvous(self):
-        return RendezvousInfo(HashStore(), 0, 1, RendezvousStoreInfo("127.0.0.1", 1))
-    def num_nodes_waiting(self):
-        return 0
-
-class Link:
-    def send(self, message):
-        print(json.dumps(message), flush=True)
-        os._exit(0)
-
-def entry():
+def work(argv, environ, page):
+    os.environ.update(environ)
 %s
 
-rendezvous = Alone(Link(), Tunnel())
-rendezvous.world = 2
-spec = WorkerSpec(role="default", local_world_size=2, rdzv_handler=rendezvous, entrypoint=entry, max_restarts=9,
-                  monitor_interval=0.05)
-result = _ElasticAgent(spec, rendezvous, [new_page(), new_page()], NodeCleanup()).run()
-print(json.dumps({"op": "ended", "failed": result.is_failed()}))
+workers.run_worker = work
+ours, theirs = socket.socketpair()
+heard = ours.makefile()
+ours.sendall(b'{"op": "join"}\\n')
+ours.sendall(json.dumps({"op": "rendezvous", "generation": 3, "rank": 1, "nodes": 2, "first_rank": 4, "world": 6,
+                         "port": 1}).encode() + b"\\n")
+
+def hear():
+    for number, line in enumerate(heard):
+        op = json.loads(line)["op"]
+        if number and op == "join":  # all that belongs to the workers is gone by now
+            os._exit(0)
+        print(line, end="", flush=True)
+        if op == "done":
+            os._exit(0)
+
+threading.Thread(target=hear, daemon=True).start()
+module.TorchrunNode(AgentLink(theirs.detach()), ["train.py"]).run()
 """
 
 # The first fails, the second hangs as in a collective and outlasts SIGTERM.
@@ -64,22 +66,51 @@ ENDS = """
     os._exit(0)
 """
 
+TELLS = """
+    with open(sys.argv[1] + os.environ["LOCAL_RANK"], "w") as file:
+        json.dump(dict(os.environ), file)
+    os._exit(0)
+"""
 
-@pytest.mark.torch
-def test_a_worker_that_fails_is_told_with_its_own_code_and_not_after_torch_waited_for_the_others() -> None:
-    """torch asks the others to end, which they do not hear, and gives them time; and it waits for forks of the dead."""
+
+def told(work: str, *arguments: str) -> list[dict[str, Any]]:
+    """What the driver is told by a node whose workers do this."""
+    environ = {"BFT_WORKERS_PER_NODE": "2", "BFT_DRIVER": "127.0.0.1:1", "BFT_SECRET": SECRET, "BFT_LEASE": "n1.1"}
+    argv = [sys.executable, "-c", NODE % work, *arguments]
     said = subprocess.run(
-        [sys.executable, "-c", NODE % FAILS], capture_output=True, text=True, timeout=5 * STILL_S, check=False
+        argv, env={"PATH": "/bin", **environ}, capture_output=True, text=True, timeout=5 * STILL_S, check=False
     )
     assert said.returncode == 0, said.stderr
-    message = json.loads(said.stdout)
-    assert (message["op"], message["rc"]) == ("exit", 3)
+    return [json.loads(line) for line in said.stdout.splitlines()]
 
 
-@pytest.mark.torch
+def test_a_worker_that_fails_is_told_with_its_own_code_and_the_others_are_not_waited_for() -> None:
+    joins, ends = told(FAILS)
+    assert joins == {"op": "join", "generation": -1}
+    assert (ends["op"], ends["local_rank"], ends["rc"]) == ("exit", 0, 3)
+
+
 def test_regression_a_script_that_ended_by_os_exit_0_was_waited_for_without_end() -> None:
-    said = subprocess.run(
-        [sys.executable, "-c", NODE % ENDS], capture_output=True, text=True, timeout=5 * STILL_S, check=False
-    )
-    assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout) == {"op": "ended", "failed": False}
+    assert told(ENDS)[-1] == {"op": "done", "step": -1}
+
+
+def test_a_worker_has_the_variables_that_torchrun_sets(tmp_path: Path) -> None:
+    told(TELLS, f"{tmp_path}/")
+    first, second = (json.loads((tmp_path / name).read_text()) for name in ("0", "1"))
+    wanted = {
+        "RANK": "4",
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "1",
+        "ROLE_RANK": "4",
+        "WORLD_SIZE": "6",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_WORLD_SIZE": "2",
+        "ROLE_WORLD_SIZE": "6",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "TORCHELASTIC_RESTART_COUNT": "3",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "BFT_GENERATION": "3",
+    }
+    assert {name: first[name] for name in wanted} == wanted
+    assert {name for name in wanted if first[name] != second[name]} == {"RANK", "LOCAL_RANK", "ROLE_RANK"}
