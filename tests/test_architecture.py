@@ -196,6 +196,26 @@ def test_who_starts_without_the_heavy_ones() -> None:
             assert not heavy & {name.split(".")[0] for name in found}, f"{module}:{node.lineno}"
 
 
+def test_private_parts_of_torch_are_used_in_two_modules_alone() -> None:
+    """Each of torch's releases may change them; those two modules name what each is for."""
+    inside = {"sizing.tracer.torch_internals", "sizing.tracer.autograd_internals"}
+    users = {module for module in MODULES for node in ast.walk(tree_of(module)) if _is_private_to_torch(node)}
+    assert users == inside
+
+
+def _is_private_to_torch(node: ast.AST) -> bool:
+    paths: list[str] = []
+    if isinstance(node, ast.Import):
+        paths = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        paths = [f"{node.module}.{alias.name}" for alias in node.names]
+    elif isinstance(node, ast.Attribute):
+        paths = [ast.unparse(node)]
+    # the names of operators are those that PyTorch's own documents use
+    own = [path.split(".") for path in paths if path.startswith("torch.") and not path.startswith("torch.ops.")]
+    return any(part.startswith("_") and not part.endswith("__") for parts in own for part in parts)
+
+
 def test_a_docstring_begins_with_its_subject_or_verb_and_with_no_question_word() -> None:
     asking = re.compile(r"(What|Which|Who|Whom|Whose|How|When|Where)\b")
     found = [

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+from torch.nn.modules.batchnorm import SyncBatchNorm
 
 from elastic.base.errors import UsageError
 from elastic.script import ranks
@@ -102,11 +102,11 @@ class Gradients:
                     "elastic.batches: SyncBatchNorm depends on the number of workers; with pieces= use BatchNorm, "
                     "which sees one piece at a time"
                 )
-            if isinstance(module, _NormBase) and module.running_mean is not None and module.running_var is not None:
-                statistics = [module.running_mean, module.running_var]
-                self._kind(module.running_mean).statistics += statistics
-                counted = [] if module.num_batches_tracked is None else [module.num_batches_tracked]
-                self._kept += statistics + counted
+            statistics = _tensors(module, "running_mean", "running_var")
+            if len(statistics) == 2:  # any class of batch normalization, a script's own among them
+                for statistic in statistics:
+                    self._kind(statistic).statistics.append(statistic)
+                self._kept += statistics + _tensors(module, "num_batches_tracked")
 
     def _kind(self, tensor: torch.Tensor) -> _Kind:
         return self._kinds.setdefault((tensor.dtype, tensor.device), _Kind())
@@ -228,6 +228,11 @@ def _total(node: Node, parts: dict[Node, torch.Tensor]) -> torch.Tensor:
         return parts[node]
     first, second = children(node)
     return _total(first, parts).add_(_total(second, parts))
+
+
+def _tensors(module: torch.nn.Module, *names: str) -> list[torch.Tensor]:
+    found = [getattr(module, name, None) for name in names]
+    return [one for one in found if isinstance(one, torch.Tensor)]
 
 
 def _seed(text: str) -> None:

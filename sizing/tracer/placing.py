@@ -76,7 +76,7 @@ class Placing(TorchFunctionMode):
             tensor.__bool__: self._decided,
             tensor.__float__: self._as_float,
             tensor.__format__: self._formatted,
-            torch._C._VariableFunctions._pad_packed_sequence: packing.padded,
+            torch_internals.PAD_PACKED: packing.padded,
             tensor.data.__set__: self._replaced,
             **constants.finite(tracker.fake),
         }
@@ -84,7 +84,7 @@ class Placing(TorchFunctionMode):
             self._special.update(
                 {
                     tensor.to: self._to,
-                    torch._C._nn._parse_to: self._parsed,
+                    torch_internals.PARSE_TO: self._parsed,
                     tensor.cuda: lambda func, args, kwargs: self._moved(args[0], True),
                     tensor.cpu: lambda func, args, kwargs: self._moved(args[0], False),
                     tensor.device.__get__: self._device,

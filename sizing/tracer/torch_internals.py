@@ -1,4 +1,4 @@
-"""All uses of torch's private parts, here and in engine.py, so that only these two change with a new release."""
+"""Uses of torch's private parts, here and in autograd_internals, so that only these two change with a release."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ __all__ = [
 _BUFFER: type = getattr(torch.nn.parameter, "Buffer", torch.Tensor)
 PLAIN: tuple[type, ...] = (torch.Tensor, torch.nn.Parameter, FakeTensor, _BUFFER)
 """Types of tensors with their own storage; others (DTensor) wrap tensors, on which their operators run again."""
+
+PAD_PACKED = _torch._C._VariableFunctions._pad_packed_sequence
+"""The function behind `torch.nn.utils.rnn.pad_packed_sequence`, as a mode for functions sees it."""
+
+PARSE_TO = _torch._C._nn._parse_to
+"""The function by which `Module.to` reads its arguments."""
 
 CONTENTS: tuple[type[Exception], ...] = (DataDependentOutputException, DynamicOutputShapeException)
 """Exceptions that are raised when code asks for the contents of a tensor without contents."""
@@ -386,6 +392,11 @@ def _unseen(tracker: Any, function: Any) -> Any:
             tracker.blind = before
 
     return call
+
+
+def without_autocast() -> Any:
+    """Return a context in which operators run in the precision of their arguments."""
+    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
 
 
 def mapped(function: Any, values: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from sizing.tracer import torch_internals
 from sizing.tracer.graphs import models
 from sizing.tracer.placing import CPU, names_gpu
 from sizing.tracer.ranks import fake_ranks
@@ -20,7 +21,7 @@ class FakeHost(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         tensor: Any = torch.Tensor
-        self._moves = (tensor.to, torch._C._nn._parse_to)
+        self._moves = (tensor.to, torch_internals.PARSE_TO)
         self._stays = (tensor.cuda, tensor.pin_memory)
         module: Any = torch.nn.Module
         module.cuda = lambda self, device=None: self

@@ -215,7 +215,7 @@ class Program:
             if not final:
                 return list(outs)
             with filled:
-                return [loss(torch.utils._pytree.tree_unflatten(list(outs), spec))]
+                return [loss(torch_internals.rebuilt(list(outs), spec))]
 
         note = "; ".join(filter(None, (self.made.note, note)))
         return Slice(run, leaves, list(weights.values()), trained, note, autocast(self.request["precision"], device))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from sizing.tracer import torch_internals
 from sizing.tracer.refusal import Refusal
@@ -70,7 +69,7 @@ def training_step(made: Any, name: str, *, on_gpu: bool, replicas: int) -> Calla
     model, args, kwargs, loss = parts(made, name)
     if on_gpu:
         model.cuda()
-        args, kwargs = tree_map_only(torch.Tensor, lambda each: each.cuda(), (args, kwargs))
+        args, kwargs = torch_internals.mapped(lambda each: each.cuda(), (args, kwargs))
     model.train()
     trained = [each for each in model.parameters() if each.requires_grad]
     if not trained:

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from sizing.tracer import torch_internals
+
 _torch: Any = torch
 _libraries: list[Any] = []
 _aten: Any = torch.ops.aten
@@ -87,16 +89,12 @@ def _cast(value: Any) -> Any:
     return value
 
 
-def _without_autocast() -> Any:
-    return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU))
-
-
 def _in_fp32(name: str) -> Any:
     packet, _, overload = name.partition(".")
     operator = getattr(getattr(_aten, packet), overload or "default")
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _without_autocast():
+        with torch_internals.without_autocast():
             return operator(*map(_cast, args), **{key: _cast(value) for key, value in kwargs.items()})
 
     return call
@@ -109,7 +107,7 @@ def _into_fp32(name: str) -> Any:
     def call(value: Any, *args: Any, dtype: Any = None, **kwargs: Any) -> Any:
         if value.dtype in (torch.float16, torch.bfloat16):
             dtype = dtype or torch.float32
-        with _without_autocast():
+        with torch_internals.without_autocast():
             return operator(value, *args, dtype=dtype, **kwargs)
 
     return call
@@ -120,7 +118,7 @@ def _in_the_widest(name: str) -> Any:
 
     def call(*args: Any) -> Any:
         wide = any(isinstance(each, torch.Tensor) and each.dtype == torch.float32 for each in args)
-        with _without_autocast():
+        with torch_internals.without_autocast():
             return operator(*(map(_cast, args) if wide else args))
 
     return call
@@ -128,7 +126,7 @@ def _in_the_widest(name: str) -> Any:
 
 def _softmax_in_fp32(operator: Any, fused: Any) -> Any:
     def call(value: Any, dim: int, dtype: Any = None) -> Any:
-        with _without_autocast():
+        with torch_internals.without_autocast():
             if value.dtype == torch.float16 and dtype in (None, torch.float32):
                 return fused(value, dim, True)  # the GPU's kernel reads fp16 and writes fp32
             return operator(value, dim, dtype or (torch.float32 if value.is_floating_point() else None))

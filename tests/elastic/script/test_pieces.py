@@ -119,6 +119,22 @@ def test_what_pieces_cannot_be_added_up_for_ends_in_a_line(model: Any, compute: 
         steps_of(model, compute)
 
 
+def test_the_statistics_of_a_scripts_own_normalization_follow_too() -> None:
+    import torch
+
+    from elastic.script.pieces import Gradients
+
+    class Own(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("running_mean", "running_var", "num_batches_tracked"):
+                self.register_buffer(name, torch.zeros(()))
+
+    own = Own()
+    (kind,) = Gradients(own)._kinds.values()
+    assert [id(one) for one in kind.statistics] == [id(own.running_mean), id(own.running_var)]
+
+
 def test_a_parameter_that_no_piece_uses_has_no_gradient() -> None:
     model = torch.nn.ModuleDict({"used": torch.nn.Linear(1, 1), "other": torch.nn.Linear(1, 1)})
     for step in elastic.batches(8, global_batch=8, pieces=2, epochs=1).steps(start=0):
