@@ -186,6 +186,15 @@ def test_the_service_manager_is_told_over_its_socket(tmp_path: Path, monkeypatch
     notify("STOPPING=1")
 
 
+def test_regression_a_service_manager_that_read_nothing_held_the_daemon(tmp_path: Path) -> None:
+    """The kernel keeps a few notices for a reader, and then has the sender wait."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        notices = "from bftd.daemon.systemd import notify\nfor _ in range(1000): notify('WATCHDOG=1')"
+        environ = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        subprocess.run([sys.executable, "-c", notices], env=environ, timeout=STILL_S, check=True)
+
+
 class Running:
     """A daemon process over fake Slurm commands."""
 
