@@ -697,6 +697,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(STEPS, st.sampled_from([("batch",), ("batch", "gpu"), ("gpu",)]))
 def test_S1b_no_node_is_lent_that_a_job_seen_preempting_may_use_until_it_has_started_or_its_hold_is_over(

@@ -99,6 +99,7 @@ HAPPENS = st.sampled_from(["place", "end", "register", "nothing"])
 BUSY_NODES = st.sets(st.sampled_from(ALL), max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(polls=st.lists(st.tuples(BUSY_NODES, HAPPENS, st.integers(0, 7)), max_size=12))
 def test_whatever_happens_while_snapshots_are_judged_the_state_is_sound_and_all_is_lent_in_the_end(
