@@ -96,6 +96,8 @@ class DriverLink:
         """The settings by which `elastic.batches` cuts the data, here and in the run that saved the checkpoint."""
         self.run_id, self.restarts = os.environ.get("BFT_TRAINER", ""), 0
         """The trainer that began this run, and how often the run has resumed from a checkpoint since."""
+        self.generation = ""
+        """The number of the worker's group, if the back-end counts groups; told with the first step."""
         self.pause_requested = threading.Event()
         self.step_barrier = StepBarrier()
         self.on_abort: Callable[[], None] = lambda: None
@@ -138,6 +140,7 @@ class DriverLink:
             return BlockingChannel.connect(address, secret, {**about, "role": "state", **what})
 
         session = cls(channel, page, open_transfer, environ.get("TMPDIR", ""))
+        session.generation = environ.get("BFT_GENERATION", "")
         threading.Thread(target=session._serve, name="bft-commands", daemon=True).start()
         return session
 
@@ -182,12 +185,8 @@ class DriverLink:
             message["total_steps"] = self.total_steps
         if first:
             self._downloader.forget()
-        if first and previous_s:
-            message["previous_s"] = previous_s
-        if first and self.costs:
-            message["costs"] = dict(self.costs)
-        if first and (generation := os.environ.get("BFT_GENERATION")):
-            message["generation"] = generation
+            told = {"previous_s": previous_s, "costs": dict(self.costs), "generation": self.generation}
+            message |= {name: value for name, value in told.items() if value}
         self._last = message
         passed_s = time.monotonic()  # a wall clock that is set back would delay the reports
         if first or (rank == 0 and passed_s - self._reported_s >= REPORT_S):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +25,7 @@ from elastic.node.agent import Agent
 from elastic.node.hang_detection import HangDetector, Vitals
 from elastic.node.machine import MemoryKills
 from elastic.node.process import NodeProcess
+from elastic.worker.driver_link import new_page, read_page
 
 _WARM_S = 2.0
 _REJOIN_S = 0.05
@@ -143,6 +143,7 @@ class _Node(NodeProcess):
         self.process = Process(f"node {machine.job.node}", machine.job.node)
         machine.fork(self.process, self.pid, machine.pid)
         machine.job.node_process = self.process
+        self._page = new_page()
         self._worker: Worker | None = None
         self._ended = asyncio.Event()
         self.process.on_kill.append(self._end)
@@ -175,7 +176,7 @@ class _Node(NodeProcess):
         self._ended.set()
         self.output.feed_eof()
         if self._worker is not None:
-            self._worker.leave(is_stopped=False)
+            self._worker.leave()
 
     # -- what it does ---
 
@@ -203,13 +204,14 @@ class _Node(NodeProcess):
         if not told.cancel():
             told.result()
         await asyncio.wait({told})  # two cannot read at once
-        if worker.rc == 0:
-            self._send({"op": "done", "step": worker.step})
+        rc, (step, at_s) = worker.process.rc, read_page(self._page)
+        if rc == 0:
+            self._send({"op": "done", "step": step})
             return not is_told
         if not is_told:
-            if worker.rc == -signal.SIGKILL:
+            if rc == -signal.SIGKILL:
                 self._machine.training.fails(self._machine.pilot.lease)
-            self._send({"op": "exit", "local_rank": 0, "rc": worker.rc, "step": worker.step, "at_s": time.time()})
+            self._send({"op": "exit", "local_rank": 0, "rc": rc, "step": step, "at_s": at_s})
         worker.leave(is_stopped=is_told)
         worker.process.kill()
         await asyncio.sleep(_REJOIN_S if worker.process.dead else KILLED_S)
@@ -217,10 +219,11 @@ class _Node(NodeProcess):
 
     def _fork(self, about: Message) -> Worker:
         machine, pid = self._machine, _FIRST_WORKER_PID + int(about["generation"])
-        self._worker = worker = Worker(machine.training, machine.pilot, machine.secret, about, pid)
-        machine.fork(worker.process, pid, self.pid)
-        machine.job.worker = worker.process
-        worker.process.start(worker.run).add_done_callback(_failed)
+        machine.job.worker = process = Process(f"worker {machine.job.node}", machine.job.node, pid=pid)
+        process.print = lambda text: self.output.feed_data(f"{text}\n".encode())
+        self._worker = worker = Worker(machine.training, machine.pilot, machine.secret, about, process, self._page)
+        machine.fork(process, pid, self.pid)
+        worker.start()
         return worker
 
     async def _heard(self, *ops: str) -> Message:

@@ -33,11 +33,11 @@ from bftd.simulation.world.faults.wire import Mail, MailedTransport
 from bftd.simulation.world.machine.disk import Disk
 from bftd.simulation.world.machine.network import End
 from bftd.simulation.world.machine.processes import Process
-from bftd.simulation.world.machine.sockets import NetworkLoop, Socket, Transport
+from bftd.simulation.world.machine.sockets import NetworkLoop, Transport
 from bftd.simulation.world.node import serve
 from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.slurmctld import PilotJob
-from bftd.simulation.world.training import Companion, StateOfStep
+from bftd.simulation.world.training import Companion
 from elastic.backends import KINDS
 from elastic.backends.base import TrainerServices
 from elastic.backends.torchrun.driver import TorchrunBackend
@@ -48,8 +48,6 @@ from elastic.driver.pilots.launcher import Pilot, PilotStarter, _complaint
 from elastic.driver.server import Hub
 from elastic.driver.settings import DriverSettings
 from elastic.driver.trainer import TrainerDriver
-from elastic.link.authentication import Seals
-from elastic.link.wire import Message, encode
 from elastic.options.elastic_option import ElasticSpec
 from slurm_plugin.errors import SlurmError
 from slurm_plugin.read.types import Snapshot
@@ -57,8 +55,6 @@ from slurm_plugin.read.types import Snapshot
 SOCKET = "/run/bftd/bftd.sock"
 HOST = "10.0.0.1"
 """The host of the daemon and the drivers, the node `login1`."""
-
-_TRANSFER_S = 0.05
 
 
 class SimulatedDaemon:
@@ -159,30 +155,6 @@ class _Starter(PilotStarter):
         return None if away else _complaint("\n".join(said), pilot)
 
 
-class _Transfers:
-    """Uploads of checkpoints: the content is made here, as it does not travel."""
-
-    def __init__(self, trainer: TrainerDriver) -> None:
-        self._trainer = trainer
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def accept(self, about: Message, seals: Seals, sock: Socket) -> None:
-        """Take a worker's checkpoint."""
-        task = asyncio.create_task(self._take(about, seals, sock))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _take(self, about: Message, seals: Seals, sock: Socket) -> None:
-        connections, run = self._trainer.connections, self._trainer.run
-        worker = connections._worker_of(about)
-        await asyncio.sleep(_TRANSFER_S)
-        content = StateOfStep(int(about["step"]))
-        if worker is not None and await run.saver.take(worker, about, content):
-            connections._saved(_TRANSFER_S, content.size_bytes)
-            sock.connected.send(seals.outgoing.line(encode({"op": "kept"})))
-        sock.close()
-
-
 @dataclass(frozen=True)
 class TrainerOrder:
     """A trainer as its user submits it: its job's id, its user, and the nodes that it may have."""
@@ -277,7 +249,7 @@ class SimulatedDriver:
         self.trainer = trainer
         order.training.resumes(settings.state_dir, trainer.run.store.step)
         self.process.on_kill.append(trainer.run.store.close)
-        hub = Hub(trainer.connections, settings.secret, listening, self._log, _Transfers(trainer).accept)  # type: ignore[arg-type]
+        hub = Hub(trainer.connections, settings.secret, listening, self._log, trainer.connections.transfers.accept)  # type: ignore[arg-type]
         code, reason = await trainer.serve()
         await trainer.stop()
         hub.close()

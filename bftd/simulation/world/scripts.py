@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
+import threading
+import time
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from random import Random
-
-from elastic.link.wire import Message
 
 BATCH = 32
 """The samples of a step, on any number of nodes."""
@@ -120,7 +118,7 @@ class Training:
 
     def trained(self, group: Group, step: int) -> None:
         """Note the end of a step of a group."""
-        now_s = asyncio.get_running_loop().time()
+        now_s = time.monotonic()
         if self._newest is None or group.number > self._newest.number:
             self._newest, self._newest_s = group, now_s
         elif group is not self._newest and now_s - self._newest_s > _OLD_GROUP_S:
@@ -155,17 +153,15 @@ class Training:
             if path.read_bytes() != content_of(step):
                 self.wrong.append(f"torn: a driver begins with {path.name}, which is not what was saved")
 
-    def loaded(self, fetched: Message) -> int:
-        """Take the checkpoint that a worker begins with; returns its step. Raises ScriptError if there was none."""
-        if "error" in fetched:
-            raise ScriptError(f"CheckpointError: {fetched['error']}")
-        step = 0 if fetched.get("none") else int(fetched["step"])
+    def loaded(self, content: bytes) -> int:
+        """Take the checkpoint that a worker begins with, empty if there is none; returns its step."""
+        step = int.from_bytes(content[:8], "big")
         if step < self.kept_step:
             self.wrong.append(f"torn: workers begin at step {step}, and the checkpoint of {self.kept_step} was kept")
-        if step and step not in self._saved:
-            self.wrong.append(f"torn: workers begin with a checkpoint of step {step}, which none has saved")
-        if step and fetched["sha256"] != hashlib.sha256(content_of(step)).hexdigest():
+        if content and content != content_of(step):
             self.wrong.append(f"torn: workers begin with another content than that of step {step}")
+        elif content and step not in self._saved:
+            self.wrong.append(f"torn: workers begin with a checkpoint of step {step}, which none has saved")
         return step
 
 
@@ -185,27 +181,27 @@ class Group:
 
         self._training = training
         self._came: dict[int, int] = {}
-        self._waiting: dict[int, asyncio.Event] = {}
+        self._waiting: dict[int, threading.Event] = {}
         self._saves: dict[int, bool] = {}
+        self._steps: dict[int, int] = {}
 
-    async def step(self, number: int, step: int) -> None:
+    def step(self, number: int, step: int) -> None:
         """Train one step, the group's `number`-th; raises ScriptError if it cannot be."""
-        training, ended = self._training, self._waiting.setdefault(number, asyncio.Event())
+        training, ended = self._training, self._waiting.setdefault(number, threading.Event())
         self._came[number] = self._came.get(number, 0) + 1
-        if self._came[number] == self.world:
-
-            def end() -> None:
-                if not self.broken:
-                    training.trained(self, step)
-                    del self._came[number], self._waiting[number]
-                    ended.set()
-
-            step_s = training.step_s * training.random.uniform(0.9, 1.1)
-            asyncio.get_running_loop().call_later(step_s / self.world, end)
-        if not self.broken:
-            await ended.wait()
+        if self._steps.setdefault(number, step) != step:
+            training.wrong.append(f"torn: workers of one group train steps {self._steps[number]} and {step} at once")
+        if self._came[number] < self.world:
+            if not self.broken:
+                ended.wait()
+        else:
+            time.sleep(training.step_s * training.random.uniform(0.9, 1.1) / self.world)
+            if not self.broken:
+                training.trained(self, step)
+                del self._came[number], self._waiting[number]
+                ended.set()
         if self.broken and number in self._waiting:
-            await asyncio.sleep(training.random.uniform(0.01, 0.3))
+            time.sleep(training.random.uniform(0.01, 0.3))
             raise ScriptError("RuntimeError: Broken pipe")
 
     def saves(self, step: int, saves: bool) -> None:

@@ -1,256 +1,199 @@
-"""Simulated training: workers that speak the real protocol with a real driver, and only count steps.
+"""Simulated training: workers with a real link to a real driver, that only count steps.
 
-They stand in for `elastic.worker`, which blocks in threads. A connection proves itself and is sealed as theirs are. A
-checkpoint travels as the number of its step. What a script does, and whatever it comes to, is in
-`bftd.simulation.world.scripts`.
+A worker is the process that `elastic.node.workers` makes, with the script in its main thread. What a script does, and
+whatever it comes to, is in `bftd.simulation.world.scripts`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import signal
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from mmap import mmap
+from typing import Any, BinaryIO, cast
+from unittest import mock
 
-from bftd.simulation.world.machine.processes import Process
+from bftd.simulation.world.machine.fibers import Fiber
+from bftd.simulation.world.machine.loop import SimulatedLoop
+from bftd.simulation.world.machine.processes import Killed, Process, current_process, exit_here
 from bftd.simulation.world.scripts import BATCH, ScriptError, Training, content_of
-from elastic.base.errors import EXIT_LINK_LOST
-from elastic.base.timing import LEAVE_S, LINK_LOST_S, REPORT_S
+from elastic.base.errors import EXIT_LINK_LOST, ElasticError, LinkLostError, WireError
+from elastic.base.timing import LEAVE_S
 from elastic.driver.pilots.launcher import Pilot
-from elastic.link.address import split_address
-from elastic.link.authentication import Seal
-from elastic.link.bulk import UPLOAD
-from elastic.link.channel import SealedReader, introduce
-from elastic.link.step_barrier import QUESTIONS, StepBarrier
-from elastic.link.wire import Message, encode
+from elastic.link import bulk
+from elastic.link.wire import Message
+from elastic.worker import driver_link, upload
+from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 
 _FORK_S = 0.3
-_LOOK_S = 0.01
-_HEARD_S = 1.0
-"""A worker waits this long for the driver to have heard its error."""
+_PIECE_BYTES = 640
+"""The pieces of checkpoints, which are some of these long."""
 
 
-class _Link:
-    """A sealed connection to the driver."""
-
-    def __init__(self, reader: SealedReader, writer: asyncio.StreamWriter, seal: Seal) -> None:
-        self.reader = reader
-        self.writer = writer
-        self._seal = seal
-
-    @classmethod
-    async def connect(cls, pilot: Pilot, secret: str, about: Message) -> _Link | None:
-        """Connect to the driver; None if it hangs up. Raises OSError."""
-        host, port = split_address(pilot.driver)
-        reader, writer = await asyncio.open_connection(host, port)
-        seals = await introduce(reader, writer, secret, about)
-        return None if seals is None else cls(SealedReader(reader, seals.incoming), writer, seals.outgoing)
-
-    def send(self, message: Message) -> None:
-        """Send one message."""
-        if not self.writer.is_closing():
-            self.writer.write(self._seal.line(encode(message)))
+@contextlib.contextmanager
+def simulated_workers() -> Iterator[None]:
+    """Have workers end, print and send as simulated processes do."""
+    with (
+        mock.patch.object(driver_link, "_exit", exit_here),
+        mock.patch.object(driver_link, "_print", lambda text: current_process().print(f"bft: {text}")),
+        mock.patch.object(upload, "_yield_to_others"),
+        mock.patch.object(bulk, "CHUNK_BYTES", _PIECE_BYTES),
+    ):
+        yield
 
 
 class Worker:
     """A worker of torchrun's: `elastic.load`, and then `elastic.step` once a step; saves when bftd asks for it."""
 
-    def __init__(self, training: Training, pilot: Pilot, secret: str, about: Message, pid: int) -> None:
-        self.process = Process(f"worker {pilot.node}", pilot.node)
+    def __init__(
+        self,
+        training: Training,
+        pilot: Pilot,
+        secret: str,
+        about: Message,
+        process: Process,
+        page: mmap,
+    ) -> None:
+        """`page` takes its last step."""
+        self.process = process
         self.process.at_sigterm = self._notice
-        self.step = -1
-        self.rc: int = -signal.SIGKILL
+        self._page = page
         self.over = asyncio.Event()
         self.process.on_kill.append(self.over.set)
         self._training = training
-        self._pilot = pilot
-        self._secret = secret
+        self._lease = pilot.lease
         self._rank, self._world = int(about["first_rank"]), int(about["world"])
-        self._generation = int(about["generation"])
-        self._group = training.group(secret, self._generation, self._world)
-        self.process.on_kill.append(lambda: self._group.left(self._rank))
-        self._heard = asyncio.Event()
-        self._barrier = StepBarrier()
-        self._hello: Message = {
-            "role": "worker",
-            "lease": pilot.lease,
-            "incarnation": pilot.incarnation,
-            "local_rank": 0,
-            "pid": pid,
+        self._group = training.group(secret, int(about["generation"]), self._world)
+        self.process.on_kill.append(self.leave)
+        self._environ = {
+            "BFT_DRIVER": pilot.driver,
+            "BFT_SECRET": secret,
+            "BFT_LEASE": pilot.lease,
+            "BFT_INCARNATION": str(pilot.incarnation),
+            "BFT_LOCAL_RANK": "0",
+            "BFT_GENERATION": str(about["generation"]),
         }
-        self._fetched: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-        self._saved = self._kept = 0
-        self._uploading = asyncio.Lock()
+        self._main: Fiber
+        self._has_handler = False
 
-    async def run(self) -> None:
-        """Train to the end, or until the link to the driver is lost."""
-        await asyncio.sleep(_FORK_S)
-        link = None
-        with contextlib.suppress(OSError):
-            link = await _Link.connect(self._pilot, self._secret, self._hello)
-        if link is not None:
-            self._link = link
-            await self._train_and_listen(link)
-        await asyncio.sleep(LINK_LOST_S)
-        self._end(EXIT_LINK_LOST)
+    def start(self) -> None:
+        """Begin."""
+        loop = cast(SimulatedLoop, asyncio.get_running_loop())
+        self._main = self.process.run(loop.fiber, self._run)
+        self.process.run(loop.call_soon, self._main.resume)
 
-    async def _train_and_listen(self, link: _Link) -> None:
-        training = asyncio.create_task(self._load_and_train())
-        listening = asyncio.create_task(self._listen())
-        await asyncio.wait({training, listening}, return_when=asyncio.FIRST_COMPLETED)
-        if training.done():
-            error, rc = training.exception(), 0
-            if isinstance(error, ScriptError):
-                rc = 1
-                link.send({"op": "error", "text": str(error)})
-                await asyncio.wait({asyncio.create_task(self._heard.wait()), listening}, timeout=_HEARD_S)
-            elif error is not None:
-                raise error
-            self._end(EXIT_LINK_LOST if rc and listening.done() else rc)
-
-    def leave(self, *, is_stopped: bool) -> None:
-        """Note that the worker leaves its group."""
+    def leave(self, *, is_stopped: bool = False) -> None:
+        """Note that the worker leaves its group; `is_stopped`: its driver has stopped it."""
         self._group.left(self._rank, is_stopped=is_stopped)
-
-    def _end(self, rc: int) -> None:
-        if not self.process.dead:
-            self.rc = rc
-            self.process.kill()
 
     def _notice(self) -> None:
         """Handle Slurm's notice, which a worker ignores unless its script has a handler for it."""
-        if self._training.ends_at_notice:
-            asyncio.get_running_loop().call_later(LEAVE_S / 2, self._end, 0)
+        if self._has_handler:
+            asyncio.get_running_loop().call_later(LEAVE_S / 2, self._end_script)
 
-    async def _load_and_train(self) -> None:
-        self._link.send({"op": "fetch"})
-        fetched = await self._fetched
+    def _end_script(self) -> None:
+        if not self._main.over:
+            self._main.interrupt(SystemExit(0))
+
+    def _run(self) -> None:
+        """Do as `elastic.node.workers` does in a fork."""
+        time.sleep(_FORK_S)
         try:
-            step = self._training.loaded(fetched)
-        except ScriptError:
-            self._training.fails(self._pilot.lease)
-            raise
-        self._barrier.by_clock = True
-        await self._train(step)
+            session = DriverLink.connect(self._environ, self._page)
+        except (OSError, WireError):
+            exit_here(EXIT_LINK_LOST)
+        try:
+            exit_here(self._trained(session))
+        except SystemExit:  # the script's handler is still there when the script is over
+            exit_here(1)
 
-    async def _train(self, step: int) -> None:
-        group, loop = self._group, asyncio.get_running_loop()
-        reported_s, number, total = loop.time(), 0, self._training.total_steps
+    def _trained(self, session: DriverLink) -> int:
+        code, well = 0, False
+        self._has_handler = self._training.ends_at_notice
+        try:
+            self._train(session)
+            well = True
+        except SystemExit:
+            pass
+        except (ScriptError, ElasticError) as error:
+            code = 1
+            if not isinstance(error, (ScriptError, LinkLostError)):
+                self._training.fails(self._lease)
+            session.failed(str(error))
+        code = session.ended(code)
+        if well:
+            self._group.ended_well(self._rank)
+        return code
+
+    # -- the script ---
+
+    def _train(self, session: DriverLink) -> None:
+        step = self._loaded(session)
+        group, barrier, training = self._group, session.step_barrier, self._training
+        number, total = 0, training.total_steps
         while step < total:
             step, number = step + 1, number + 1
-            await group.step(number, step)
-            self.step = step
-            self._barrier.size = self._world
-            while self._barrier.is_undecided(step):
-                await asyncio.sleep(_LOOK_S)
-            request = self._barrier.passed(step, loop.time())
+            group.step(number, step)
+            session.set_total(total)
+            session.step(step, step * BATCH, self._rank, self._world, None, nodes=self._world)
+            barrier.by_clock, barrier.size = True, self._world
+            request = barrier.passed(step, time.monotonic())
             group.saves(step, request is not None)
-            if number == 1 or (self._rank == 0 and loop.time() - reported_s >= REPORT_S):
-                reported_s = loop.time()
-                self._report(step, first=number == 1)
             if request is not None:
-                await self._save(step, pause=request.pause)
-            if fault := self._training.fault_of(self._rank, self._world, step):
-                await self._fail(fault)
+                self._save(session, step, pause=request.pause)
+            if fault := training.fault_of(self._rank, self._world, step):
+                self._fail(fault)
         if self._rank == 0:
-            self._saved = total
-            self._training.saves(total)
-            await self._upload()
-            self._report(total, first=False)
-        group.ended_well(self._rank)
+            self._save(session, total, pause=False)
 
-    async def _fail(self, how: str) -> None:
+    def _loaded(self, session: DriverLink) -> int:
+        """Return the step of the checkpoint."""
+        download = session.download_checkpoint()
+        if download.file is None:
+            return self._training.loaded(b"")
+        with download.file as file:
+            return self._training.loaded(file.read())
+
+    def _save(self, session: DriverLink, step: int, *, pause: bool) -> None:
+        if self._rank == 0:
+            self._training.saves(step)
+            state = _State(content_of(step))
+            kept = lambda: self._training.kept(step)  # noqa: E731
+            session.commit(PendingCheckpoint(step, step * BATCH, state.write, state.release, kept=kept))
+            if pause:
+                session.rest()
+            session.upload_soon()
+        session.step_barrier.saved(time.monotonic())
+
+    def _fail(self, how: str) -> None:
         if how == "killed":
-            self.process.kill()
-            await asyncio.sleep(0)
+            self.process.kill_here()
+            raise Killed
         if how == "stopped":
             self.process.stop()
-            await asyncio.sleep(0)
+            time.sleep(0.0)
             return  # it has been told to go on
-        self._training.fails(self._pilot.lease)
+        self._training.fails(self._lease)
         if how == "early":
-            self._end(0)
-            await asyncio.sleep(0)
+            raise SystemExit(0)
         raise ScriptError("ValueError: a batch of another shape")
 
-    async def _save(self, step: int, *, pause: bool) -> None:
-        if self._rank == 0:
-            self._saved = step
-            self._training.saves(step)
-            if pause:
-                self._report(step, first=False)
-                await self._upload()
-                self._link.send({"op": "paused"})
-                await asyncio.Event().wait()
-            self._ship = asyncio.create_task(self._upload())
-        self._barrier.saved(asyncio.get_running_loop().time())
 
-    def _report(self, step: int, *, first: bool) -> None:
-        message: Message = {
-            "op": "step",
-            "first": first,
-            "step": step,
-            "samples": step * BATCH,
-            "saved_step": self._saved,
-            "saved_samples": self._saved * BATCH,
-            "rank": self._rank,
-            "size": self._world,
-            "nodes": self._world,
-            "loss": None,
-            "steps_lost": 0,
-            "at_s": time.time(),
-            "total_steps": self._training.total_steps,
-        }
-        self._link.send({**message, "generation": str(self._generation)} if first else message)
+class _State:
+    """A copy of what a script has saved; its memory has something else once it is released."""
 
-    async def _listen(self) -> None:
-        while (message := await self._link.reader.receive()) is not None:
-            op = message["op"]
-            if op == "ping":
-                self._link.send({"op": "pong"})
-            elif op == "heard":
-                self._heard.set()
-            elif op == "ship":
-                self._ship = asyncio.create_task(self._shipped())
-            elif op in QUESTIONS:
-                if answer := self._barrier.answer(message):
-                    self._link.send(answer)
-            elif op == "fetched" and not self._fetched.done():
-                self._fetched.set_result(message)
+    def __init__(self, content: bytes) -> None:
+        self._content = content
 
-    async def _shipped(self) -> None:
-        if self._saved and self._saved != self._kept:
-            await self._upload()
-        else:
-            self._link.send({"op": "shipped", "step": self._saved} if self._saved else {"op": "nothing_saved"})
+    def write(self, file: BinaryIO) -> None:
+        """Write it."""
+        file.write(self._content[:8])
+        file.write(self._content[8:])
 
-    async def _upload(self) -> None:
-        async with self._uploading:
-            step = self._saved
-            what = {"role": "state", "what": UPLOAD, "step": step, "samples": step * BATCH, "last": True}
-            with contextlib.suppress(OSError):
-                link = await _Link.connect(self._pilot, self._secret, {**self._hello, **what})
-                if link is not None and await link.reader.receive() is not None:
-                    self._kept = step
-                    self._training.kept(step)
-
-
-class StateOfStep:
-    """The content of a checkpoint, as the store receives it."""
-
-    def __init__(self, step: int) -> None:
-        self._data = content_of(step)
-        self.size_bytes = 0
-        self.digest = ""
-
-    def pieces(self) -> Iterator[memoryview]:
-        """See elastic.store.store.Content."""
-        self.size_bytes = len(self._data)
-        yield memoryview(self._data)
-        self.digest = hashlib.sha256(self._data).hexdigest()
+    def release(self) -> None:
+        """Use its memory again."""
+        self._content = bytes(len(self._content))
 
 
 class Companion:

@@ -31,6 +31,7 @@ from bftd.simulation.world.programs import TrainerOrder
 from bftd.simulation.world.rules import Violation
 from bftd.simulation.world.scripts import Training
 from bftd.simulation.world.site import RunningSite
+from bftd.simulation.world.training import simulated_workers
 from bftd.simulation.world.workloads import WORKLOADS
 
 _MEMORY = "/dev/shm"
@@ -237,7 +238,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def _simulated(loop: NetworkLoop, log: Callable[[str, str], None]) -> Iterator[None]:
-    with simulated(loop), simulated_files(), simulated_sqlite(), _daemon_log(log):
+    with simulated(loop), simulated_files(), simulated_sqlite(), simulated_workers(), _daemon_log(log):
         yield
 
 

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from elastic.base.errors import ElasticError
 from elastic.base.timing import CHECKPOINT_SETTLE_S, CHECKPOINT_STALL_S, FAREWELL_S, LAST_CHECKPOINT_S
@@ -38,13 +38,12 @@ class _Transfer:
     channel: BlockingChannel
     seen_bytes: int = 0
     whole_s: float = 0.0
-    grown_s: float = field(default_factory=time.monotonic)
-    began_s: float = field(default_factory=time.monotonic)
     task: asyncio.Task[None] | None = None
     _sent_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.incoming = Incoming(self.channel)
+        self.incoming = Incoming(self.channel, time.monotonic)
+        self.began_s = self.grown_s = time.monotonic()
 
     @property
     def comes(self) -> bool:

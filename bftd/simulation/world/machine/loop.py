@@ -1,8 +1,7 @@
 """An event loop of simulated time: one process, one source of randomness; nothing ever waits.
 
-What the code under test reads as the time is the loop's, and its threads are calls that the loop makes a moment later,
-and that may wait there (`fibers`). A thing that would leave the simulation (a socket, a thread, a process) raises
-`Forbidden`, as a sleep of the loop does.
+What the code under test reads as the time is the loop's, and its threads are calls that may wait (`fibers`). A thing
+that would leave the simulation (a real socket, a process) raises `Forbidden`, as a sleep of the loop does.
 """
 
 from __future__ import annotations
@@ -12,13 +11,15 @@ import concurrent.futures
 import contextlib
 import contextvars
 import itertools
+import os
+import queue
 import secrets
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
 from heapq import heappush
@@ -26,8 +27,17 @@ from random import Random
 from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
-from bftd.simulation.world.machine.fibers import Condition, Dropped, Fiber, Lock
-from bftd.simulation.world.machine.processes import Handle, Killed, TimerHandle, current, current_process, dying
+from bftd.simulation.world.machine.fibers import Condition, Dropped, Fiber, Lock, SimpleQueue, Waiters
+from bftd.simulation.world.machine.processes import (
+    Handle,
+    Killed,
+    Process,
+    TimerHandle,
+    current,
+    current_process,
+    dying,
+    ended,
+)
 
 T = TypeVar("T")
 
@@ -114,7 +124,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._number = itertools.count()
         self._kept: list[_Task] = []
         self._most_kept = _FEW_TASKS
-        self._fibers: list[Fiber] = []
+        self._fibers: dict[Process | None, dict[Fiber, None]] = {}
         self._failure: BaseException | None = None
         self.clocks: dict[str, HostClock] = {}
         """The wall clocks of hosts that do not show the true time."""
@@ -185,6 +195,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.events += 1
         while dying:
             dying.pop(0).kill()
+        while ended:
+            self._drop(ended.pop())
         if self._failure is not None:
             raise self._failure
         self.after_event()
@@ -253,33 +265,59 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         def call() -> None:
             try:
                 result = work(*arguments)
-            except Killed:
-                return
-            except Dropped:
+            except _FAULTS:
                 raise
-            except BaseException as fault:
-                if isinstance(fault, _FAULTS) or not isinstance(fault, Exception):
-                    self._failure = self._failure or fault
-                else:
-                    self.call_soon(tell, future.set_exception, fault)
+            except Exception as fault:
+                self.call_soon(tell, future.set_exception, fault)
             else:
                 self.call_soon(tell, future.set_result, result)
 
         def begin() -> None:
             if not is_unwanted():
-                self._fibers = [one for one in self._fibers if not one.over]
-                self._fibers.append(fiber := Fiber(call))
-                fiber.resume()
+                self.fiber(call).resume()
 
         self.call_later(self.delay_s(), begin)
 
+    def start_thread(self, thread: threading.Thread) -> None:
+        """Have a thread of the process that runs now begin."""
+        if current.get() is None:
+            raise Forbidden("a thread of no simulated process")
+        self.call_soon(self.fiber(thread.run).resume)
+
+    def fiber(self, work: Callable[[], None]) -> Fiber:
+        """Return a call of the process that runs now, which may wait, and which ends with the process."""
+        process = current.get()
+        fiber = Fiber(work, partial(self._fiber_over, process))
+        self._fibers.setdefault(process, {})[fiber] = None
+        return fiber
+
+    def _fiber_over(self, process: Process | None, fiber: Fiber, error: BaseException | None) -> None:
+        self._fibers.get(process, {}).pop(fiber, None)
+        if error is not None and not isinstance(error, (Killed, Dropped)):
+            self._failure = self._failure or error
+
+    def _drop(self, process: Process | None) -> None:
+        for fiber in self._fibers.pop(process, ()):
+            fiber.drop()
+
     def pause(self, for_s: float) -> None:
         """Let time pass in a call in a thread; the loop itself never sleeps."""
-        fiber = Fiber.current
-        if fiber is None:
+        if Fiber.current is None:
             raise Forbidden("a sleep in the simulated world: give the code a port that the world can stand behind")
-        self.call_later(for_s, fiber.resume)
-        fiber.park()
+        Waiters(self).wait(for_s)
+
+    def outcome(self, work: Coroutine[Any, Any, T], within_s: float | None) -> T:
+        """Have a call in a thread wait for the outcome of a coroutine; raises TimeoutError."""
+        waiters, task = Waiters(self), self.create_task(work)
+        task.add_done_callback(lambda _: waiters.wake())
+        if not waiters.wait(within_s):
+            task.cancel()
+            raise TimeoutError("timed out")
+        return task.result()
+
+    def connected_socket(self, address: Any, timeout: float | None = None) -> Any:
+        """See socket.create_connection."""
+        raise Forbidden("a connection in a world without a network")
 
     def delay_s(self) -> float:
         """Return how long a call in a thread takes this time."""
@@ -288,9 +326,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     def shut(self) -> None:
         """Close the loop with whatever still waits in it; all processes have to be dead."""
-        for fiber in self._fibers:
-            if not fiber.over:
-                fiber.drop()
+        for process in list(self._fibers):
+            self._drop(process)
         asyncio._set_running_loop(self)
         try:
             for task in self._kept:
@@ -299,6 +336,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         finally:
             asyncio._set_running_loop(None)
         dying.clear()
+        ended.clear()
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()
@@ -308,17 +346,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 def simulated(loop: SimulatedLoop) -> Iterator[None]:
     """Have all code of this process read the loop's time and randomness, and keep it from what is not simulated."""
     submit = lambda executor, work, *arguments: loop.submit(work, *arguments)  # noqa: E731
+    own_pid = os.getpid()
     with contextlib.ExitStack() as stack:
         for module, name, instead in (
             (time, "time", loop.wall_here),
             (time, "monotonic", loop.time),
             (time, "perf_counter", loop.time),
+            (time, "thread_time", lambda: 0.0),
             (time, "sleep", loop.pause),
             (secrets, "token_bytes", lambda size_bytes=32: loop.random.randbytes(size_bytes)),
             (concurrent.futures.ThreadPoolExecutor, "submit", submit),
-            (threading.Thread, "start", _forbidden("a thread")),
-            (threading, "Lock", lambda: Lock(loop.call_soon)),
-            (threading, "Condition", lambda lock=None: Condition(loop.call_soon, lock)),
+            (threading.Thread, "start", lambda thread: loop.start_thread(thread)),
+            (threading, "Lock", lambda: Lock(loop)),
+            (threading, "Condition", lambda lock=None: Condition(loop)),
+            (queue, "SimpleQueue", lambda: SimpleQueue(loop)),
+            (socket, "create_connection", loop.connected_socket),
+            (os, "getpid", lambda: getattr(current.get(), "pid", 0) or own_pid),
             (subprocess.Popen, "__init__", _forbidden("a process")),
             (socket.socket, "__init__", _forbidden("a real socket")),
         ):

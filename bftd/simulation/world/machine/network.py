@@ -38,7 +38,7 @@ class End:
         self.error: OSError | None = None
         self.timeout_s: float | None = None
         self.heard: Callable[[], None] = lambda: None
-        self._network = network
+        self.network = network
         self._last_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._unsent: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -58,7 +58,7 @@ class End:
         """Close the end; the other one learns it after what was sent before."""
         if not self.closed:
             self.closed = True
-            self._network.forget(self)
+            self.network.forget(self)
             self._deliver(self.other.finish)
 
     def take(self, data: bytes) -> None:
@@ -83,20 +83,20 @@ class End:
             self.heard()
 
     def _deliver(self, act: Callable[..., None], *arguments: Any) -> None:
-        if not self._unsent and not self._network.is_cut(self, self.other):
+        if not self._unsent and not self.network.is_cut(self, self.other):
             self._pass_on(act, *arguments)
             return
         self._unsent.append((act, arguments))
         if self.timeout_s is not None and self._timer is None and not self.closed:
             silent = TimeoutError("the other end is silent")
-            self._timer = self._network.loop.call_later(self.timeout_s, self.fail, silent)
+            self._timer = self.network.loop.call_later(self.timeout_s, self.fail, silent)
         if len(self._unsent) == 1:
-            self._network.loop.later(_AGAIN_S, self._send_again, 2 * _AGAIN_S)
+            self.network.loop.later(_AGAIN_S, self._send_again, 2 * _AGAIN_S)
 
     def _send_again(self, next_s: float) -> None:
         """Send what could not pass, ever more seldom, as TCP does."""
-        if self._unsent and self._network.is_cut(self, self.other):
-            self._network.loop.later(next_s, self._send_again, min(2 * next_s, _AGAIN_MOST_S))
+        if self._unsent and self.network.is_cut(self, self.other):
+            self.network.loop.later(next_s, self._send_again, min(2 * next_s, _AGAIN_MOST_S))
             return
         unsent, self._unsent = self._unsent, []
         if self._timer is not None:
@@ -106,10 +106,10 @@ class End:
             self._pass_on(act, *arguments)
 
     def _pass_on(self, act: Callable[..., None], *arguments: Any) -> None:
-        loop = self._network.loop
+        loop = self.network.loop
         # timers of the same time are not called in the order in which they were set
-        self._last_s = max(self._last_s + _APART_S, loop.time() + self._network.delay_s())
-        self._network.run(self._last_s, self.other.process, act, *arguments)
+        self._last_s = max(self._last_s + _APART_S, loop.time() + self.network.delay_s())
+        self.network.run(self._last_s, self.other.process, act, *arguments)
 
 
 @dataclass

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import signal
 from collections.abc import Callable, Coroutine
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -21,12 +22,18 @@ class Process:
     disk: Any = None
     """The `disk.Disk` that its files are on; None if they cannot fail."""
 
-    def __init__(self, name: str, host: str, uid: int = 0) -> None:
+    rc = -signal.SIGKILL
+    """Its exit code, once it has ended."""
+
+    def __init__(self, name: str, host: str, uid: int = 0, pid: int = 0) -> None:
+        """`pid` is what it knows as its own, 0 if it does not ask."""
         self.name = name
         self.host = host
         self.uid = uid
+        self.pid = pid
         self.dead = self.clings = self._doomed = False
         self.random: Random | None = None
+        self.print: Callable[[str], None] = lambda text: None
         self.at_sigterm: Callable[[], None] | None = None
         """Its handler of SIGTERM; without one it ends."""
 
@@ -53,6 +60,7 @@ class Process:
         self.dead = True
         while self.on_kill:
             self.on_kill.pop()()
+        ended.append(self)
 
     def terminate(self) -> None:
         """Send SIGTERM."""
@@ -98,8 +106,19 @@ def process_or_none() -> Process | None:
     return current.get()
 
 
+def exit_here(code: int) -> NoReturn:
+    """End the process that runs now, as os._exit does."""
+    process = current_process()
+    process.rc = code
+    process.kill_here()
+    raise Killed
+
+
 dying: list[Process] = []
 """The processes that were killed in the midst of what they did."""
+
+ended: list[Process] = []
+"""The processes whose calls in threads are to be dropped."""
 
 
 class OfProcess:

@@ -1,22 +1,31 @@
-"""The simulated network as code of asyncio sees it: sockets, transports and the calls of the event loop."""
+"""The simulated network as code sees it: sockets, which calls in threads wait for, and what asyncio makes of them."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import os
 import socket
 import struct
 from collections.abc import Callable
 from functools import partial
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 from weakref import WeakValueDictionary
 
+from bftd.simulation.world.machine.fibers import Fiber, Waiters
 from bftd.simulation.world.machine.loop import Forbidden, SimulatedLoop
 from bftd.simulation.world.machine.network import Address, End, Network
 from bftd.simulation.world.machine.processes import current_process
 
 _UCRED = struct.Struct("3i")
+
+_PART_BYTES = 512
+"""A call in a thread sends at most this at once, and others run in between."""
+
+_FULL_SHARE = 0.3
+"""The share of the parts that wait until there is room for them."""
 
 
 class Socket:
@@ -32,6 +41,8 @@ class Socket:
         self.came: Callable[[], None] = lambda: None
         self.reader: Callable[[], None] | None = None
         self.close_listening: Callable[[], None] = lambda: None
+        self._timeout_s: float | None = 0.0
+        self._readers: Waiters | None = None
         self.family = socket.AF_UNIX if end is not None and isinstance(end.here, str) else socket.AF_INET
         self._number = next(self._numbers)
         self.known[self._number] = self
@@ -41,7 +52,12 @@ class Socket:
         return self._number
 
     def setblocking(self, flag: bool) -> None:
-        """Do nothing: no call here blocks."""
+        """Have calls in threads wait, without end, or not."""
+        self._timeout_s = None if flag else 0.0
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        """Have calls in threads wait for so long."""
+        self._timeout_s = timeout_s
 
     def accept(self) -> tuple[Socket, Any]:
         """Return the next connection; raises BlockingIOError."""
@@ -51,17 +67,55 @@ class Socket:
         return Socket(end), end.there
 
     def recv(self, size_bytes: int) -> bytes:
-        """Return what has arrived; raises BlockingIOError, or the connection's error."""
+        """Return what has arrived; raises BlockingIOError or TimeoutError, or the connection's error."""
         end = self.connected
+        while not end.is_readable:
+            self._wait(end)
         if end.arrived:
             data = bytes(end.arrived[:size_bytes])
             del end.arrived[:size_bytes]
             return data
         if end.error is not None:
             raise end.error
-        if end.finished or end.closed:
-            return b""
-        raise BlockingIOError
+        return b""
+
+    def _wait(self, end: End) -> None:
+        if self._timeout_s == 0.0:
+            raise BlockingIOError
+        if self._readers is None:
+            self._readers = Waiters(end.network.loop)
+        end.heard = self._readers.wake
+        if not self._readers.wait(self._timeout_s):
+            raise TimeoutError("timed out")
+
+    def sendall(self, data: bytes | memoryview) -> None:
+        """Send all of it; raises OSError."""
+        end, view = self.connected, memoryview(data)
+        for start in range(0, len(view), _PART_BYTES):
+            network = end.network
+            if Fiber.current is not None and network.loop.random.random() < _FULL_SHARE:
+                network.loop.pause(network.delay_s())
+            if end.error is not None:
+                raise end.error
+            if end.closed:
+                raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+            end.send(bytes(view[start : start + _PART_BYTES]))
+
+    def sendfile(self, file: BinaryIO, start: int, size_bytes: int) -> int:
+        """Send a part of a file; returns how much there was. Raises OSError."""
+        data = os.pread(file.fileno(), size_bytes, start)
+        self.sendall(data)
+        return len(data)
+
+    def makefile(self, mode: str) -> Reader:
+        """Return a reader."""
+        return Reader(self)
+
+    def shutdown(self, how: int) -> None:
+        """End the connection, and all waits for it."""
+        self.connected.close()
+        if self._readers is not None:
+            self._readers.wake()
 
     @property
     def connected(self) -> End:
@@ -91,9 +145,40 @@ class Socket:
     def close(self) -> None:
         """Close the connection, or accept no more."""
         if self.end is not None:
-            self.end.close()
+            self.shutdown(socket.SHUT_RDWR)
         else:
             self.close_listening()
+
+
+class Reader:
+    """Buffered reading from a socket, as `makefile` gives it."""
+
+    def __init__(self, sock: Socket) -> None:
+        self._sock = sock
+        self._data = b""
+
+    def readline(self, most_bytes: int) -> bytes:
+        """See io; raises OSError."""
+        while b"\n" not in self._data and len(self._data) < most_bytes:
+            data = self._sock.recv(most_bytes)
+            if not data:
+                break
+            self._data += data
+        end = self._data.find(b"\n") + 1 or len(self._data)
+        return self._taken(min(end, most_bytes))
+
+    def readinto1(self, view: memoryview) -> int:
+        """See io; raises OSError."""
+        data = self._taken(len(view)) or self._sock.recv(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def _taken(self, size_bytes: int) -> bytes:
+        data, self._data = self._data[:size_bytes], self._data[size_bytes:]
+        return data
+
+    def close(self) -> None:
+        """Do nothing: the socket is closed by itself."""
 
 
 class Transport(asyncio.Transport):
@@ -200,6 +285,12 @@ class NetworkLoop(SimulatedLoop):
             made.came()
 
         self.network.listen(made.address, connected)
+        return made
+
+    def connected_socket(self, address: Any, timeout: float | None = None) -> Socket:
+        """See socket.create_connection."""
+        made = Socket(self.outcome(self.network.connect(address), timeout))
+        made.settimeout(timeout)
         return made
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:  # type: ignore[override]

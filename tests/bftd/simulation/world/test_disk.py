@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator
@@ -19,10 +20,22 @@ from bftd.simulation.world.machine.disk import Disk, simulated_files
 from bftd.simulation.world.machine.loop import SimulatedLoop, simulated
 from bftd.simulation.world.machine.processes import Process
 from bftd.simulation.world.machine.sqlite_files import simulated_sqlite
-from bftd.simulation.world.training import StateOfStep
+from bftd.simulation.world.scripts import content_of
 from elastic.store.store import CheckpointStore, NotStoredError
 
 _LAST = 4
+
+
+class StateOfStep:
+    """A checkpoint's content, as the store receives it."""
+
+    def __init__(self, step: int) -> None:
+        self._data = content_of(step)
+        self.size_bytes = len(self._data)
+        self.digest = hashlib.sha256(self._data).hexdigest()
+
+    def pieces(self) -> Iterator[memoryview]:
+        yield memoryview(self._data)
 
 
 class Host:
@@ -73,7 +86,7 @@ async def _keeps_checkpoints(process: Process, folder: Path, stored: list[int]) 
     assert store.step >= max(stored, default=-1), "what was stored is there"
     if store.step >= 0:
         (path,) = folder.glob(f"state-{store.step}-*")
-        assert path.read_bytes() == b"".join(StateOfStep(store.step).pieces())
+        assert path.read_bytes() == content_of(store.step)
     for step in range(max(store.step, 0) + 1, _LAST):
         if await store.receive(StateOfStep(step), step, step):
             stored.append(step)
