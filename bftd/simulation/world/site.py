@@ -85,7 +85,7 @@ class RunningSite:
 
     def recover(self) -> None:
         """Mend what is broken: from now on nothing hinders the trainers."""
-        self.network.slow = 1.0
+        self.network.slow, self.network.harm = 1.0, None
         self.cluster.recover()
         self.network.cuts.clear()
         self.mail.lost = self.mail.doubled = 0.0

@@ -11,8 +11,11 @@ from typing import Any, Protocol
 import milp
 from bftd.simulation.world.faults.host_faults import HOST_KINDS, Host
 from bftd.simulation.world.faults.slurm_faults import SLURM_KINDS
+from bftd.simulation.world.machine.network import End
 
 _SLOWEST = 3000.0
+_PARTS, _PARTS_S = 8, 60.0
+"""One of so many parts of checkpoints is harmed, if they come within this time."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,6 +88,30 @@ async def _cut(site: Site, random: Random) -> None:
     await site.cut_off_node(random, random.expovariate(1 / 10.0))
 
 
+async def _checkpoint(site: Site, random: Random) -> None:
+    """A part of a checkpoint is altered on its way, or the connection ends in its midst."""
+    passing, at, network = random.randrange(_PARTS), random.getrandbits(32), site.network
+
+    def harm(end: End, part: bytes) -> bytes:
+        nonlocal passing
+        passing -= 1
+        if passing >= 0:
+            return part
+        network.harm = None
+        what = f"a part of a checkpoint from {end.process.name} to {end.other.process.name}"
+        if at % 2:
+            site.log("fault", f"{what} is the last of its connection")
+            network.reset(end)
+            return part[: at % len(part)]
+        site.log("fault", f"{what} is altered")
+        place = at % len(part)
+        return part[:place] + bytes([part[place] ^ 1]) + part[place + 1 :]
+
+    network.harm = harm
+    await asyncio.sleep(_PARTS_S)
+    network.harm = None
+
+
 async def _agent(site: Site, random: Random) -> None:
     site.kill_agent(random)
 
@@ -108,6 +135,7 @@ KINDS: Mapping[str, Callable[[Site, Random], Awaitable[None]]] = {
     "slow": _slow,
     "reset": _reset,
     "cut": _cut,
+    "checkpoint": _checkpoint,
     "agent": _agent,
     "worker": _worker,
     **SLURM_KINDS,

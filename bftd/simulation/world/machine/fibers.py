@@ -19,7 +19,7 @@ class Dropped(BaseException):
 
 
 class Loop(Protocol):
-    """What wakes a call that waits."""
+    """The loop, which wakes calls that wait."""
 
     def time(self) -> float:
         """Return the simulated monotonic time."""

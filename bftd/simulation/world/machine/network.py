@@ -120,10 +120,14 @@ class _Listener:
 
 @dataclass
 class Network:
-    """The network of the world, and its connections. `slow` multiplies every delay; `cuts` are pairs of hosts."""
+    """The network of the world, and its connections. `slow` multiplies every delay; `cuts` are pairs of hosts.
+
+    `harm` is called for each part of a checkpoint, and returns what becomes of it.
+    """
 
     loop: SimulatedLoop
     slow: float = 1.0
+    harm: Callable[[End, bytes], bytes] | None = None
     cuts: set[frozenset[str]] = field(default_factory=set)
     ends: list[End] = field(default_factory=list)
     _listening: dict[tuple[str, Address], _Listener] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from bftd.simulation.world.machine.processes import current_process
 _UCRED = struct.Struct("3i")
 
 _PART_BYTES = 512
-"""A call in a thread sends at most this at once, and others run in between."""
+"""A call in a thread sends at most this at once, and others run in between; only checkpoints have so much to send."""
 
 _FULL_SHARE = 0.3
 """The share of the parts that wait until there is room for them."""
@@ -99,7 +99,10 @@ class Socket:
                 raise end.error
             if end.closed:
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
-            end.send(bytes(view[start : start + _PART_BYTES]))
+            part = bytes(view[start : start + _PART_BYTES])
+            if network.harm is not None and len(part) == _PART_BYTES:
+                part = network.harm(end, part)
+            end.send(part)
 
     def sendfile(self, file: BinaryIO, start: int, size_bytes: int) -> int:
         """Send a part of a file; returns how much there was. Raises OSError."""

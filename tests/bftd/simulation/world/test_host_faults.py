@@ -16,6 +16,7 @@ from bftd.protocol.bounds import EPOCHS_OF_A_BLOCK
 from bftd.simulation.world import world
 from bftd.simulation.world.faults import hostile
 from bftd.simulation.world.faults.host_faults import HOST_KINDS
+from bftd.simulation.world.faults.kinds import KINDS
 from bftd.simulation.world.machine.disk import HOME, LEDGER
 from bftd.simulation.world.machine.loop import HostClock
 from bftd.simulation.world.programs import HOST
@@ -67,6 +68,18 @@ def test_a_disk_in_trouble_is_told_of_and_nothing_is_lost(lived: Lived, disk: st
 
     log = lived(strike)
     assert count(log, "bftd: ERROR" if disk == LEDGER else "driver .* cannot be (saved|read)")
+
+
+def test_a_checkpoint_that_does_not_arrive_as_it_was_sent_is_sent_again(lived: Lived) -> None:
+    async def strike(site: Any, random: Random) -> None:
+        for _ in range(8):
+            harm = asyncio.create_task(KINDS["checkpoint"](site, random))
+            await asyncio.sleep(20.0)
+            harm.cancel()
+
+    log = lived(strike, times=1)
+    for what in ("is altered", "is the last of its connection"):
+        assert count(log, f"a part of a checkpoint from .* {what}"), what
 
 
 def test_a_slow_disk_delays_and_breaks_nothing(lived: Lived) -> None:
