@@ -1,7 +1,8 @@
 """The programs of the simulated world, put together as `bftd` and `bft-driver` are, on simulated hosts.
 
-Real: the service with its ledger, the API's application, agents, and all that a driver consists of but its output. Of
-the daemon's process the shell is left out: signals, systemd, the claim of the partition and the check of its settings.
+Real: the service with its ledger, the API's application, agents, workers' links, and all that a driver consists of but
+its output. Of the daemon's process the shell is left out: signals, systemd, the claim of the partition and the check of
+its settings.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ class Driver:
             "BFT_SECRET": SECRET,
             "BFT_LEASE": "n1.3",
             "BFT_LOCAL_RANK": "2",
+            "BFT_GENERATION": "5",
             "TMPDIR": folder,
         }
         with ThreadPoolExecutor() as pool:
@@ -137,6 +138,7 @@ def test_the_first_step_of_a_group_is_told_at_once_and_others_once_in_a_while(dr
     driver.session.step(4, 40, 0, 3, 0.25, steps_lost=2)
     first, again = driver.next(), driver.next()
     assert (first["step"], first["first"], first["size"], first["loss"]) == (1, True, 2, 0.5)
+    assert (first["generation"], again["generation"]) == ("5", "5")
     assert "previous_s" not in first
     assert (again["step"], again["first"], again["size"], again["steps_lost"]) == (4, True, 3, 2)
     assert again["previous_s"] <= again["at_s"]
