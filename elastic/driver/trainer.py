@@ -134,6 +134,8 @@ class TrainerDriver:
         await self.pilot_manager.close()
         await self.connections.transfers.close()
         await self.run.versions.close()
+        for report in self.run.progress.untold(time.time()):  # the workers that go on from it may have no step left
+            self.run.report(report)
 
     async def _hear_of_containers(self) -> None:
         """Waits until the daemon has said how the site starts containers; raises UsageError if the site starts none."""

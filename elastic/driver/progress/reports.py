@@ -5,7 +5,7 @@ Pure: messages in, reports for the daemon out. Times are the workers' own and co
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from bftd.protocol.bounds import NODES_MOST, NUMBER_MOST, SAMPLES_MOST, WHOLE_MOST
 from bftd.protocol.fields import Fields
@@ -60,6 +60,7 @@ class TrainerProgress:
     _window: tuple[float, int, int] | None = None
     _last_step_s: float = 0.0
     _reported: tuple[int, float] = (0, 0.0)
+    _told_step: int = 0
     _heard_s: float | None = None
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
@@ -121,6 +122,7 @@ class TrainerProgress:
             self.first_loss = self.loss if self.first_loss is None else self.first_loss
         self.step, self.samples = max(self.step, saved_step), max(self.samples, saved_samples)
         reports.append(self.present(at_s))
+        self._told_step = self.step
         return reports
 
     def saved(self, step: int, samples: int) -> None:
@@ -149,6 +151,12 @@ class TrainerProgress:
             steps_per_s=self.steps_per_s,
             live_step=self.live_step,
         )
+
+    def untold(self, at_s: float) -> list[Report]:
+        """Returns the progress, without a speed, if a checkpoint has arrived since it was last told."""
+        if self.step <= self._told_step:
+            return []
+        return [replace(self.present(at_s), nodes=0, samples_per_s=0.0, window_s=0.0, steps_per_s=0.0)]
 
     def _follow_clock(self, at_s: float, heard_s: float | None) -> bool:
         """Whether the workers' clock was set since the last message: measuring then starts again.

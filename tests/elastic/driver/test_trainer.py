@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from bftd.protocol.reports import CrashReport, LeaseReport, ResumeReport, SuspendReport
+from bftd.protocol.reports import CrashReport, LeaseReport, ProgressReport, ResumeReport, SuspendReport
 from bftd.protocol.sizes import Sizes
 from elastic.base.timing import BEAT_S
 from elastic.driver import timers
@@ -44,6 +44,19 @@ async def test_a_granted_node_trains_once_it_is_warm_and_every_state_is_told(sta
     await stage.step("n1", 1, first=True)
     assert [report.state for report in stage.reports(LeaseReport)] == ["placed", "ready", "working"]
     assert stage.ended is None
+
+
+@pytest.mark.parametrize(("arrives", "told"), [(7, [5, 7]), (5, [5])])
+async def test_regression_a_checkpoint_after_the_last_step_was_not_counted(
+    open_stage: OpenStage, arrives: int, told: list[int]
+) -> None:
+    async with open_stage("1-4") as stage:
+        stage.grant("n1")
+        await stage.warm("n1")
+        await stage.trains_on("n1")
+        await stage.step("n1", 5, first=True)
+        stage.run.progress.saved(arrives, 10 * arrives)
+    assert [(report.step, report.samples) for report in stage.reports(ProgressReport)] == [(n, 10 * n) for n in told]
 
 
 async def test_of_three_warm_nodes_a_trainer_of_1_2_or_4_trains_on_two(open_stage: OpenStage) -> None:
