@@ -41,7 +41,10 @@ MUTANTS = ROOT / "tools" / "mutants.toml"
 
 _MINUTES = 10.0
 _SOURCE = ("benchmarks", "bftd", "elastic", "milp", "sizing", "slurm_plugin", "tools")
-_FEW = (("script",), ("worker",), ("script", "worker"), ("daemon",), ("daemon", "driver"), ("slurmctld", "driver"))
+_FEW = (
+    *(("script",), ("worker",), ("script", "worker"), ("daemon",)),
+    *(("daemon", "driver"), ("slurmctld", "driver"), ("checkpoint", "driver")),
+)
 """Kinds beside which rules hold that others would suspend."""
 
 _LEAST = 30

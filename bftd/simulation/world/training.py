@@ -27,6 +27,9 @@ from elastic.worker import driver_link, upload
 from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 
 _FORK_S = 0.3
+_WRITE_S = 1.0
+"""Checkpoints take up to this long to be written out, as large ones do."""
+
 _PIECE_BYTES = 640
 """The pieces of checkpoints, which are some of these long."""
 
@@ -158,7 +161,7 @@ class Worker:
     def _save(self, session: DriverLink, step: int, *, pause: bool) -> None:
         if self._rank == 0:
             self._training.saves(step)
-            state = _State(content_of(step))
+            state = _State(content_of(step), self._training.random.uniform(0.0, _WRITE_S))
             kept = lambda: self._training.kept(step)  # noqa: E731
             session.commit(PendingCheckpoint(step, step * BATCH, state.write, state.release, kept=kept))
             if pause:
@@ -183,12 +186,14 @@ class Worker:
 class _State:
     """A copy of what a script has saved; its memory has something else once it is released."""
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, write_s: float) -> None:
         self._content = content
+        self._write_s = write_s
 
     def write(self, file: BinaryIO) -> None:
         """Write it."""
         file.write(self._content[:8])
+        time.sleep(self._write_s)
         file.write(self._content[8:])
 
     def release(self) -> None:
