@@ -25,7 +25,7 @@ _PART_BYTES = 512
 """A call in a thread sends at most this at once, and others run in between; only checkpoints have so much to send."""
 
 _FULL_SHARE = 0.3
-"""The share of the parts that wait until there is room for them."""
+"""The share of the parts that wait until they can be sent."""
 
 
 class Socket:
