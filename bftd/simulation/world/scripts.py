@@ -9,6 +9,8 @@ from math import inf
 from pathlib import Path
 from random import Random
 
+from elastic.store.file_names import CheckpointFile
+
 BATCH = 32
 """The samples of a step, on any number of nodes."""
 
@@ -71,6 +73,9 @@ class Training:
 
     trained_on: bool = False
     """Whether workers have trained again after all of a group had trained to the end."""
+
+    _folder: Path | None = None
+    """The folder of the drivers' checkpoints."""
 
     _saved: set[int] = field(default_factory=set)
     _first_s: dict[int, float] = field(default_factory=dict)
@@ -141,17 +146,24 @@ class Training:
         self.saved_step = max(self.saved_step, step)
 
     def kept(self, step: int) -> None:
-        """Note that the driver has acknowledged a checkpoint."""
+        """Note that the driver has acknowledged a checkpoint: it has that one, or a newer one."""
         self.kept_step = max(self.kept_step, step)
+        if self._folder is not None:
+            files = filter(None, (CheckpointFile.parse(path.name) for path in self._folder.iterdir()))
+            self._look_at(self._folder, max((file.step for file in files), default=0), "the driver has")
 
     def resumes(self, folder: Path, step: int) -> None:
         """Look at the checkpoint that a driver begins with: what was kept is there, and as it was saved."""
-        if max(step, 0) < self.kept_step:
-            self.wrong.append(f"torn: a driver begins at step {step}, and the checkpoint of {self.kept_step} was kept")
-        elif step > 0:
+        self._folder = folder
+        self._look_at(folder, max(step, 0), "a driver begins with")
+
+    def _look_at(self, folder: Path, step: int, who: str) -> None:
+        if step < self.kept_step:
+            self.wrong.append(f"torn: {who} step {step}, and the checkpoint of {self.kept_step} was kept")
+        elif step:
             (path,) = folder.glob(f"state-{step}-*.pt")
             if path.read_bytes() != content_of(step):
-                self.wrong.append(f"torn: a driver begins with {path.name}, which is not what was saved")
+                self.wrong.append(f"torn: {who} {path.name}, which is not what was saved")
 
     def loaded(self, content: bytes) -> int:
         """Take the checkpoint that a worker begins with, empty if there is none; returns its step."""

@@ -27,7 +27,7 @@ from elastic.worker import driver_link, upload
 from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 
 _FORK_S = 0.3
-_WRITE_S = 1.0
+_WRITE_S = 2.5
 """Checkpoints take up to this long to be written out, as large ones do."""
 
 _PIECE_BYTES = 640
@@ -93,7 +93,7 @@ class Worker:
     def _notice(self) -> None:
         """Handle Slurm's notice, which a worker ignores unless its script has a handler for it."""
         if self._has_handler:
-            asyncio.get_running_loop().call_later(LEAVE_S / 2, self._end_script)
+            asyncio.get_running_loop().call_later(self._training.random.uniform(0.0, LEAVE_S), self._end_script)
 
     def _end_script(self) -> None:
         if not self._main.over:

@@ -27,7 +27,7 @@ from bftd.simulation.slurm.model import JobRun, SimulatedJob
 from bftd.simulation.world import site, world
 from bftd.simulation.world.rules import bounds, ends
 from bftd.simulation.world.rules.ends import Ended
-from bftd.simulation.world.scripts import ScriptFault, Training
+from bftd.simulation.world.scripts import BATCH, ScriptFault, Training, content_of
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.daemon_link import DaemonLink
 from elastic.driver.failures import blame
@@ -35,6 +35,7 @@ from elastic.driver.failures.policy import FailurePolicy
 from elastic.driver.pilots.launcher import PilotStarter
 from elastic.driver.pilots.manager import PilotManager
 from elastic.store import files
+from elastic.store.file_names import CheckpointFile
 
 SMALL = WorldSettings(seed=5, hours=0.15, nodes=3, trainers=2, steps=60)
 SEEDS = range(6, 9)
@@ -193,6 +194,22 @@ def test_only_a_part_of_a_group_that_saves_is_found() -> None:
     group.saves(3, True)
     assert not training.wrong
     group.saves(3, False)
+    assert training.wrong[0].startswith("torn")
+
+
+@pytest.mark.parametrize(("stored", "content"), [(3, 3), (4, 5)])
+def test_a_checkpoint_that_is_acknowledged_and_not_stored_as_it_was_saved_is_found(
+    tmp_path: Path, stored: int, content: int
+) -> None:
+    training = Training(10, 1.0, Random(1))
+    training.resumes(tmp_path, -1)
+    path = tmp_path / CheckpointFile(4, 4 * BATCH, len(content_of(4)), "a" * 64).name
+    path.write_bytes(content_of(4))
+    training.kept(4)
+    assert not training.wrong
+    path.rename(tmp_path / CheckpointFile(stored, stored * BATCH, len(content_of(4)), "a" * 64).name)
+    next(tmp_path.iterdir()).write_bytes(content_of(content))
+    training.kept(4)
     assert training.wrong[0].startswith("torn")
 
 
