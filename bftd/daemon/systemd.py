@@ -15,7 +15,7 @@ def notify(*lines: str) -> None:
         return
     if address[0] == "@":  # the abstract namespace
         address = "\0" + address[1:]
-    # A service manager that does not listen is no reason to stop harvesting, nor is one that is stuck and reads nothing.
+    # A service manager that does not listen is no reason to stop harvesting, nor is one that is stuck.
     kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as sender:
         sender.sendto("\n".join(lines).encode(), address)
