@@ -23,6 +23,8 @@ from bftd.simulation.world.machine.sqlite_files import simulated_sqlite
 from bftd.simulation.world.scripts import content_of
 from elastic.store.store import CheckpointStore, NotStoredError
 
+pytestmark = pytest.mark.slow
+
 _LAST = 4
 
 

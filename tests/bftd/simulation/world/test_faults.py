@@ -7,9 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import pytest
+
 from bftd.simulation.world import world
 from bftd.simulation.world.faults.kinds import KINDS
 from bftd.simulation.world.world import WorldSettings
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = WorldSettings(seed=3, hours=0.2, nodes=3, trainers=2, steps=80, faults=tuple(KINDS))
 

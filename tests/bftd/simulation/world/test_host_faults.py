@@ -22,6 +22,8 @@ from bftd.simulation.world.machine.loop import HostClock
 from bftd.simulation.world.programs import HOST
 from bftd.simulation.world.world import WorldSettings
 
+pytestmark = pytest.mark.slow
+
 SMALL = WorldSettings(seed=1, hours=0.08, nodes=3, trainers=2, steps=35)
 
 Strike = Callable[[Any, Random], Awaitable[None]]

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 from tools import mutants
 from tools.mutants import ROOT, Mutant, OutOfDateError
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_mutant_changes_what_is_in_the_source_once() -> None:
     found = mutants.mutants()

@@ -37,6 +37,8 @@ from elastic.driver.pilots.manager import PilotManager
 from elastic.store import files
 from elastic.store.file_names import CheckpointFile
 
+pytestmark = pytest.mark.slow
+
 SMALL = WorldSettings(seed=5, hours=0.15, nodes=3, trainers=2, steps=60)
 SEEDS = range(6, 9)
 Change = Callable[[Any], Any]

@@ -17,6 +17,8 @@ from bftd.simulation.world.faults.shrinking import smallest
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = WorldSettings(
     seed=1,
     hours=4.0,

@@ -25,6 +25,8 @@ from slurm_plugin.pilots.pending_reasons import Rules
 from slurm_plugin.read.types import Snapshot
 from slurm_plugin.submission.submission import Leftover, PilotLauncher, PilotRequest, Placed, Refused
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 

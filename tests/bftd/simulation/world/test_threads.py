@@ -22,6 +22,8 @@ from bftd.simulation.world.machine.processes import Process, exit_here
 from bftd.simulation.world.machine.sockets import NetworkLoop, Socket
 from bftd.simulation.world.world import WorldSettings
 
+pytestmark = pytest.mark.slow
+
 SERVER = ("other", 1)
 
 

@@ -21,6 +21,8 @@ from bftd.simulation.world.machine.sockets import NetworkLoop
 from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 
+pytestmark = pytest.mark.slow
+
 SMALL = WorldSettings(seed=5, hours=0.1, nodes=3, trainers=2, steps=60)
 
 

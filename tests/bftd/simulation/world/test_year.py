@@ -17,6 +17,8 @@ from bftd.simulation.world.world import WorldSettings
 from elastic.driver.progress.reports import TrainerProgress
 from tools import year
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["--days", "0.002", "--nodes", "2", "--trainers", "1", "--steps", "20"]
 FIXED = 2
 """Seeds of worlds that every run goes through, beside a fresh one."""
