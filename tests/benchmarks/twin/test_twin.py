@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from dataclasses import asdict
+from functools import cache
 
 import pytest
 
@@ -31,6 +32,7 @@ BFTD = Condition("bftd", HarvestSettings())
 NO_EARMARKS = Condition("bftd without earmarks", HarvestSettings(PoolConfig(earmark=False)))
 
 
+@cache
 def like(name: str) -> Likeness:
     return likeness(load(RECORDINGS / f"{name}.xz"), 20)
 
@@ -50,11 +52,16 @@ def test_the_mean_wait_of_most_recordings_is_that_of_slurm() -> None:
     assert statistics.median(apart) <= 0.03
 
 
+@cache
+def courses_without(seed: int) -> list[Course]:
+    return courses_of(seed, WITHOUT, SHAPE, 2)
+
+
 def percent_of(condition: Condition, streams: range) -> tuple[float, float]:
     """What a condition costs the mean wait in percent, and the half-width of its interval."""
     found: list[list[list[Course]]] = [
         [
-            courses_of(seed, WITHOUT, SHAPE, 2),
+            courses_without(seed),
             courses_of(seed, condition, SHAPE, 1, 2),
         ]
         for seed in streams
