@@ -41,11 +41,10 @@ MUTANTS = ROOT / "tools" / "mutants.toml"
 
 _MINUTES = 10.0
 _SOURCE = ("benchmarks", "bftd", "elastic", "milp", "sizing", "slurm_plugin", "tools")
-_FEW = (
-    *(("script",), ("worker",), ("script", "worker"), ("daemon",)),
-    *(("daemon", "driver"), ("slurmctld", "driver"), ("checkpoint", "driver")),
-)
+_FEW = (("script",), ("worker",), ("script", "worker"), ("daemon",), ("daemon", "driver"), ("slurmctld", "driver"))
 """Kinds beside which rules hold that others would suspend."""
+
+_OF_CHECKPOINTS = ("checkpoint", "disk")
 
 _LEAST = 30
 """So many mutants, or all that are asked for, have to be found."""
@@ -86,9 +85,9 @@ def mutants() -> dict[str, Mutant]:
 
 
 def settings_of(seed: int) -> WorldSettings:
-    """Return the world of a seed: a small one of some minutes, of four one without a fault and one with all kinds."""
+    """Return the world of a seed: a small one of some minutes, of five one without a fault and one with all kinds."""
     random = Random(f"{seed} mutants")
-    kinds = ((), random.choice(_FEW), tuple(random.sample(list(KINDS), 4)), tuple(KINDS))[seed % 4]
+    kinds = ((), random.choice(_FEW), _OF_CHECKPOINTS, tuple(random.sample(list(KINDS), 4)), tuple(KINDS))[seed % 5]
     return WorldSettings(
         seed,
         hours=random.choice((0.05, 0.1, 0.2)),

@@ -27,7 +27,7 @@ from elastic.worker import driver_link, upload
 from elastic.worker.driver_link import DriverLink, PendingCheckpoint
 
 _FORK_S = 0.3
-_WRITE_S = 2.5
+_WRITE_S = 1.0
 """Checkpoints take up to this long to be written out, as large ones do."""
 
 _PIECE_BYTES = 640
