@@ -88,7 +88,8 @@ def test_a_trainer_grows_shrinks_falls_to_zero_and_resumes_elsewhere_without_los
         assert None not in (told.stall_s, told.save_s, told.rendezvous_s, told.load_s, told.state_bytes)
         parts_s = told.save_s + told.rendezvous_s + told.load_s
         # what is left is the way from the loaded checkpoint to the end of the first step
-        assert 0 < parts_s <= told.stall_s + 1e-6, told
+        assert min(told.rendezvous_s, told.load_s) > 0, told
+        assert parts_s <= told.stall_s + 1e-6, told
         assert (told.save_s > 0) == (backend == "torchrun"), "Horovod's workers keep their state"
     assert trainer.daemon.of(ProgressReport)[-1].steps_lost == 0
 

@@ -44,7 +44,7 @@ class Link:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch, *looks: list[int | None], orders: tuple[str, ...] = ()) -> Any:
-    """What comes of a group of which this is seen, look by look: whether it ended well, and what the driver is told."""
+    """Watch a group of which this is seen, look by look; tells whether it ended well, and what the driver is told."""
     monkeypatch.setenv("BFT_WORKERS_PER_NODE", str(len(looks[0])))
     link = Link(list(orders))
     node = TorchrunNode(link, ["train.py"])  # type: ignore[arg-type]

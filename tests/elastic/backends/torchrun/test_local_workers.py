@@ -74,7 +74,7 @@ TELLS = """
 
 
 def told(work: str, *arguments: str) -> list[dict[str, Any]]:
-    """What the driver is told by a node whose workers do this."""
+    """Run a node whose workers do this; returns what the driver is told."""
     environ = {"BFT_WORKERS_PER_NODE": "2", "BFT_DRIVER": "127.0.0.1:1", "BFT_SECRET": SECRET, "BFT_LEASE": "n1.1"}
     argv = [sys.executable, "-c", NODE % work, *arguments]
     said = subprocess.run(
