@@ -30,6 +30,9 @@ class TrainerServices(Protocol):
     def formed(self, leases: Collection[str]) -> None:
         """Note that workers of these leases are about to connect; if one leaves meanwhile, the others may end."""
 
+    def started(self, leases: Collection[str]) -> None:
+        """Note that a group of new workers starts on these leases; those before them there have ended."""
+
     def broke(self, step: int, at_s: float) -> None:
         """Note that a worker ended by itself at `step`: the following change is due to a crash, not a resize."""
 

@@ -36,6 +36,7 @@ class TrainerJob:
         self.folder = Path(tempfile.mkdtemp(prefix="bft-t-"))
         self.daemon = ScriptedDaemon(self.folder / "s")
         self.job_id = ""
+        self._settled = 0
 
     def submit(
         self,
@@ -64,12 +65,19 @@ class TrainerJob:
         self.job_id = said.stdout.strip()
 
     def count(
-        self, backend: str, *nodes: str, steps: int = 1_000_000, step_time_s: float = 0.03, **fields: Any
+        self,
+        backend: str,
+        *nodes: str,
+        script: str = "",
+        steps: int = 1_000_000,
+        step_time_s: float = 0.03,
+        **fields: Any,
     ) -> None:
         """Starts a counting script and trains on `nodes`."""
-        self.submit(f"count_{backend}.py", steps, step_time_s, EVERY, backend=backend, **fields)
+        self.submit(script or f"count_{backend}.py", steps, step_time_s, EVERY, backend=backend, **fields)
         self.daemon.grant(*nodes)
         self.trains_on(len(nodes))
+        self._settled = len(self.rows)
 
     def env(self) -> dict[str, str]:
         root = str(Path(__file__).parents[2])
@@ -91,9 +99,12 @@ class TrainerJob:
 
     @property
     def again(self) -> int:
-        """How many steps were done twice."""
+        """How many steps were done twice, once `count` had its nodes.
+
+        A node that comes before the others may train a first step that is not counted yet when they come.
+        """
         steps = [row["step"] for row in self.rows]
-        return len(steps) - len(set(steps))
+        return len(steps[self._settled :]) - len(set(steps).difference(steps[: self._settled]))
 
     def checkpoints(self, step: int | str = "*", mark: str = "") -> list[Path]:
         """The files of this job's checkpoints; `mark` is what stands behind the name of its folder."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from bftd.protocol.reports import SuspendReport
-from tests.elastic.cluster import EVERY, TrainerJob
+from tests.elastic.cluster import TrainerJob
 from tests.support.messages import fragment, says
 
 pytestmark = [pytest.mark.cluster, pytest.mark.torch]
@@ -29,10 +29,8 @@ def checkpoints(trainer: TrainerJob) -> list[dict[str, Any]]:
     return [state for state in json.loads(said.stdout)["checkpoints"] if state["id"] == trainer.job_id]
 
 
-def count(trainer: TrainerJob, *nodes: str, steps: int = 1_000_000, **fields: Any) -> None:
-    trainer.submit("count_distributed.py", steps, 0.03, EVERY, backend="torchrun", **fields)
-    trainer.daemon.grant(*nodes)
-    trainer.trains_on(len(nodes))
+def count(trainer: TrainerJob, *nodes: str, **fields: Any) -> None:
+    trainer.count("torchrun", *nodes, script="count_distributed.py", **fields)
 
 
 def suspended(trainer: TrainerJob, *nodes: str) -> int:

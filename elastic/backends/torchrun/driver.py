@@ -192,6 +192,7 @@ class TorchrunBackend(Backend):
         self._group, self._unfinished = members, {pilot.lease for pilot in members}
         self._ending = self._broken = False
         self._blame.begin(members)
+        self._services.started(self._unfinished)
         world, first_rank = sum(pilot.workers_per_node for pilot in members), 0
         self._first_ranks = {}
         for number, pilot in enumerate(members):

@@ -36,8 +36,8 @@ class Departures:
         left = lease in self._group and self._group.difference(self._here)
         self._began[lease] = -1 if left else self._count
 
-    def trained(self, lease: str) -> None:
-        """Notes that workers on a pilot train in a group of those that were here at the last look."""
+    def joined(self, lease: str) -> None:
+        """Notes that workers on a pilot are in a group of those that were here at the last look."""
         self._count += 1
         self._began[lease] = self._count
 

@@ -91,6 +91,12 @@ class FailurePolicy:
         """See TrainerServices."""
         self._departures.formed(leases)
 
+    def started(self, leases: Collection[str]) -> None:
+        """See TrainerServices."""
+        self._look_who_is_here()
+        for lease in leases:
+            self._departures.joined(lease)
+
     def began(self, pilot: Pilot) -> None:
         """Notes that a worker begins on this pilot."""
         self._look_who_is_here()
@@ -147,7 +153,7 @@ class FailurePolicy:
         # Horovod's workers outlive a change of nodes. A group with a worker that has since gone was formed before that.
         if message["first"] and 0 < int(message.get("nodes", 0)) <= len(members):
             self._look_who_is_here()
-            self._departures.trained(pilot.lease)
+            self._departures.joined(pilot.lease)
         self._blame.stepped(pilot.node, int(message["step"]), now_s, members)
         self._blame.saved(self._run.progress.step, now_s)
 

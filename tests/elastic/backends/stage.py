@@ -57,6 +57,7 @@ class FakeServices:
         self.early: list[str] = []
         self.broken_at: int | None = None
         self.groups: list[list[str]] = []
+        self.starts: list[set[str]] = []
         self.failures: list[str] = []
         self.saves: list[bool] = []
         self.ends: list[tuple[int, str]] = []
@@ -76,6 +77,9 @@ class FakeServices:
 
     def formed(self, leases: Collection[str]) -> None:
         self.groups.append(list(leases))
+
+    def started(self, leases: Collection[str]) -> None:
+        self.starts.append(set(leases))
 
     def broke(self, step: int, at_s: float) -> None:
         self.broken_at = step

@@ -607,6 +607,17 @@ async def test_regression_a_new_worker_whose_group_had_lost_a_node_while_it_was_
     assert stage.ended is None
 
 
+async def test_regression_a_worker_that_ended_before_it_was_connected_was_excused_by_a_node_that_left_the_group_before(
+    stage: Stage,
+) -> None:
+    await trains(stage, "n1", "n2", "n3")
+    await begins(stage, "n1")
+    stage.revoke("n3")
+    stage.backend._services.started([stage.pilot(node).lease for node in ("n1", "n2")])
+    await crash(stage, "n1", -9)
+    assert [report.node for report in stage.reports(CrashReport)] == ["n1"]
+
+
 async def test_an_error_that_is_heard_of_after_the_next_workers_began_is_not_forgotten(stage: Stage) -> None:
     await trains(stage, "n1")
     await stage.says(await begins(stage, "n1"), {"op": "error", "text": "ValueError: first"})

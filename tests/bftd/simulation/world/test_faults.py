@@ -24,6 +24,12 @@ def test_every_trainer_ends_well_through_all_kinds_of_faults() -> None:
     assert len(set(result.struck)) > len(KINDS) / 2
 
 
+def test_regression_the_peers_of_a_worker_that_was_killed_before_it_was_connected_were_blamed() -> None:
+    faults = ("worker", "agent")
+    settings = WorldSettings(seed=7, hours=0.1, nodes=3, trainers=1, steps=30, faults=faults, apart_s=30.0)
+    assert not world.run(settings).violation
+
+
 def test_the_same_faults_give_the_same_bytes_in_another_process_with_other_hashes() -> None:
     settings = replace(SETTINGS, nodes=16, apart_s=100.0, workload="summit")
     program = f"from bftd.simulation.world.world import *; print(run({settings!r}).digest)"

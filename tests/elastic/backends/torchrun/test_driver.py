@@ -68,6 +68,7 @@ async def test_torchruns_ranks_are_the_drivers_and_each_generation_has_a_store_o
     assert ranks(n1, n2) == [(0, 2), (1, 2)]
     await gathered(backend, n2)
     assert ranks(n2) == [(0, 1)]
+    assert services.starts == [{n1.lease, n2.lease}, {n2.lease}]
     assert [m["generation"] for m in companions[0].commands] == [1, 2]
     assert services.saves == [True]
     assert ops(n1.agent)[-1] == "regroup"  # type: ignore[arg-type]
