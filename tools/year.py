@@ -64,7 +64,11 @@ def _kinds(context: click.Context, option: click.Parameter, text: str) -> tuple[
 @click.option("--minutes", type=click.FloatRange(min=0), help="Run worlds of all sizes for so long, on all cores.")
 @click.option("--replay", help="Show a history, side by side: a file of it, or itself.")
 @click.option("--no-shrink", is_flag=True, help="Do not look for the shortest history that fails.")
-@click.option("--log", type=click.Path(dir_okay=False, path_type=Path), help="File for all events.")
+@click.option(
+    "--log",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File for all events; with --minutes, of worlds that fail.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def main(
     seed: int | None,
@@ -85,7 +89,7 @@ def main(
         sys.exit(_show_again(replay, log))
     if minutes is not None:
         first = int.from_bytes(os.urandom(4), "big") if seed is None else seed
-        found = _night(first, minutes, faults, shrinks=not no_shrink)
+        found = _night(first, minutes, faults, log, shrinks=not no_shrink)
         click.echo(json.dumps(found) if as_json else table(found))
         sys.exit(bool(found["failures"]))
     if seed is None:
@@ -161,15 +165,16 @@ def _commit() -> str:
 # -- worlds of many seeds ---
 
 
-def _night(first: int, minutes: float, kinds: tuple[str, ...], *, shrinks: bool) -> dict[str, Any]:
+def _night(first: int, minutes: float, kinds: tuple[str, ...], log: Path | None, *, shrinks: bool) -> dict[str, Any]:
     """Run the worlds of one seed after another on all cores until the time is over; returns what happened."""
     click.echo(f"seeds from {first}, at {_commit()}", err=True)
     worlds: list[dict[str, Any]] = []
     failures: list[dict[str, Any]] = []
-    for world in _worlds(first, minutes, kinds, shrinks=shrinks):
+    for world in _worlds(first, minutes, kinds, log, shrinks=shrinks):
         if world["violation"]:
-            failures.append({name: world[name] for name in ("seed", "rule", "violation", "shortest")})
-            click.echo(f"seed {world['seed']}: {world['violation']}\n{_how_to_see(world['shortest'])}", err=True)
+            failures.append({name: world[name] for name in ("seed", "rule", "violation", "shortest", "repeats")})
+            same = "" if world["repeats"] else "\nThe second time this world took another course."
+            click.echo(f"seed {world['seed']}: {world['violation']}\n{_how_to_see(world['shortest'])}{same}", err=True)
         worlds.append(world)
     struck: Counter[str] = Counter()
     for world in worlds:
@@ -189,13 +194,15 @@ def _night(first: int, minutes: float, kinds: tuple[str, ...], *, shrinks: bool)
     }
 
 
-def _worlds(first: int, minutes: float, kinds: tuple[str, ...], *, shrinks: bool) -> Iterator[dict[str, Any]]:
+def _worlds(
+    first: int, minutes: float, kinds: tuple[str, ...], log: Path | None, *, shrinks: bool
+) -> Iterator[dict[str, Any]]:
     until_s, seeds = monotonic() + 60.0 * minutes, count(first)
     running: dict[Future[dict[str, Any]], tuple[int, ProcessPoolExecutor]] = {}
 
     def begin(process: ProcessPoolExecutor) -> None:
         seed = next(seeds)
-        running[process.submit(_one_world, seed, kinds, until_s, shrinks)] = seed, process
+        running[process.submit(_one_world, seed, kinds, until_s, log, shrinks)] = seed, process
 
     for _ in range(os.cpu_count() or 1):
         begin(_process())
@@ -218,7 +225,7 @@ def _process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
-def _one_world(seed: int, kinds: tuple[str, ...], until_s: float, shrinks: bool) -> dict[str, Any]:
+def _one_world(seed: int, kinds: tuple[str, ...], until_s: float, log: Path | None, shrinks: bool) -> dict[str, Any]:
     shape, settings = drawn_settings(seed, kinds)
 
     def enough() -> bool:
@@ -230,8 +237,11 @@ def _one_world(seed: int, kinds: tuple[str, ...], until_s: float, shrinks: bool)
     result = run(settings, enough)
     cpu_s = process_time() - cpu_s
     faulthandler.cancel_dump_traceback_later()
-    shortest = _shortest(settings, result, shrinks=shrinks) if result.violation else None
-    return _told(seed, shape, result, cpu_s, shortest)
+    if not result.violation:
+        return _told(seed, shape, result, cpu_s)
+    _write(log and log.with_name(f"{log.name}.{seed}"), result)
+    repeats = run(settings).digest == result.digest
+    return _told(seed, shape, result, cpu_s, _shortest(settings, result, shrinks=shrinks), repeats=repeats)
 
 
 def _lost(seed: int, kinds: tuple[str, ...]) -> dict[str, Any]:
@@ -240,7 +250,9 @@ def _lost(seed: int, kinds: tuple[str, ...]) -> dict[str, Any]:
     return _told(seed, shape, result, 0.0, history.to_json(settings))
 
 
-def _told(seed: int, shape: str, result: WorldResult, cpu_s: float, shortest: Any) -> dict[str, Any]:
+def _told(
+    seed: int, shape: str, result: WorldResult, cpu_s: float, shortest: Any = None, *, repeats: bool = True
+) -> dict[str, Any]:
     return {
         "seed": seed,
         "shape": shape,
@@ -251,6 +263,7 @@ def _told(seed: int, shape: str, result: WorldResult, cpu_s: float, shortest: An
         "violation": result.violation,
         "rule": result.rule,
         "shortest": shortest or None,
+        "repeats": repeats,
     }
 
 

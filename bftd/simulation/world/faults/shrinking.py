@@ -21,7 +21,7 @@ _CHANCES, _LONGER, _LOOKS = 3, 3, 4
 
 
 def shrunk(settings: WorldSettings, result: WorldResult, enough: Enough) -> WorldSettings:
-    """Return the least settings found that break the same rule as `result` does, until there is `enough`.
+    """Return the least settings found that break the same rule as `result` does, until there is `enough`: or the same.
 
     What is left out changes the course of chance, so each world is tried with three. One that goes on for much longer
     than the first is given up.
@@ -39,11 +39,13 @@ def shrunk(settings: WorldSettings, result: WorldResult, enough: Enough) -> Worl
         return None
 
     end_s = result.simulated_s + _JUST_AFTER_S
-    settings = replace(settings, history=settings.all_faults())
-    cut = tuple(fault for fault in settings.history or () if fault.at_s <= end_s)
-    settings = failing(replace(settings, history=cut, hours=min(settings.hours, end_s / _HOUR_S))) or settings
-    settings = replace(settings, jobs=tuple(job.number for job in settings.all_jobs()))
-    return smallest(settings, failing, enough)
+    faults = settings.all_faults()
+    cut = tuple(fault for fault in faults if fault.at_s <= end_s)
+    shorter = failing(replace(settings, history=cut, hours=min(settings.hours, end_s / _HOUR_S)))
+    whole = shorter or replace(settings, history=faults)
+    whole = replace(whole, jobs=tuple(job.number for job in whole.all_jobs()))
+    least = smallest(whole, failing, enough)
+    return settings if shorter is None and least == whole else least
 
 
 def smallest(settings: WorldSettings, failing: Failing, enough: Enough) -> WorldSettings:
