@@ -151,7 +151,7 @@ def _node(row: dict[str, Any]) -> Node:
     state, flags = parse.node_state(row["state"])
     gres, gpus = parse.node_gpus(",".join(f"{name}:{count}" for name, count in row["gres"].items()))
     return Node(
-        name=row["name"],
+        name=_text(row["name"]),
         state=state,
         flags=flags,
         partitions=tuple(row["partitions"]),
@@ -160,7 +160,7 @@ def _node(row: dict[str, Any]) -> Node:
         gpus=gpus,
         cpus=_whole(row["cpus"]),
         memory_bytes=_whole(row["memory_mb"]) * 2**20,
-        reason=row["reason"],
+        reason=_text(row["reason"]),
         weight=_whole(row["weight"]),
         cpus_used=_whole(row["cpus_used"]),
         memory_used_bytes=_whole(row["memory_used_mb"]) * 2**20,
@@ -183,23 +183,23 @@ def _readable_job(row: dict[str, Any]) -> Job:
     limit_min, start_s = row["time_limit_min"], row["start_s"]
     state, expedited = parse.job_state(row["state"], row["nodes"])
     return Job(
-        id=row["id"],
-        user=row["user"],
+        id=_text(row["id"]),
+        user=_text(row["user"]),
         partition=tuple(row["partition"].split(",")),
         state=state,
-        name=row["name"],
+        name=_text(row["name"]),
         nodes=_nodeset(row["nodes"]),
         sched_nodes=_nodeset(row["sched_nodes"]),
         start_s=None if start_s is None else _time_s(start_s),
         submit_s=_time_s(row["submit_s"]),
-        time_limit_s=None if limit_min is None else _whole(limit_min) * 60.0,
-        reason=row["reason"],
+        time_limit_s=None if limit_min is None else _time_s(_whole(limit_min) * 60.0),
+        reason=_text(row["reason"]),
         node_count=_whole(row["node_count"]),
-        comment=row["comment"],
-        dependency=row["dependency"],
+        comment=_text(row["comment"]),
+        dependency=_text(row["dependency"]),
         priority=_whole(row["priority"]),
-        reservation=row["reservation"],
-        account=row["account"],
+        reservation=_text(row["reservation"]),
+        account=_text(row["account"]),
         expedited=expedited,
         request=_request(row.get("request")),
     )
@@ -209,11 +209,11 @@ def _request(asked: Any) -> JobRequest:
     """Return a job's request, or NO_REQUEST if any part of it cannot be read."""
     try:
         return JobRequest(
-            features=asked["features"],
+            features=_text(asked["features"]),
             required=_nodeset(asked["required"]),
             excluded=_nodeset(asked["excluded"]),
             contiguous=bool(asked["contiguous"]),
-            least_s=_whole(asked["least_min"]) * 60.0 if asked["least_min"] else None,
+            least_s=_time_s(_whole(asked["least_min"]) * 60.0) if asked["least_min"] else None,
             exclusive=not request.is_shared(asked["sharing"]),
             cpus=_whole(asked["cpus"]),
             cpus_per_node=_whole(asked["cpus_per_node"]),
@@ -228,12 +228,18 @@ def _request(asked: Any) -> JobRequest:
 
 def _reservation(row: dict[str, Any]) -> Reservation:
     return Reservation(
-        name=row["name"],
+        name=_text(row["name"]),
         nodes=_nodeset(row["nodes"]),
         start_s=_time_s(row["start_s"]),
         end_s=_time_s(row["end_s"]),
         flags=frozenset(row["flags"]),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{one_line(str(value))} is no text")
+    return value
 
 
 def _whole(value: Any) -> int:

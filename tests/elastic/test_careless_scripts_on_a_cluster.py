@@ -19,16 +19,6 @@ def test_a_script_that_does_not_count_its_steps_is_refused_at_the_first(trainer:
     assert says(trainer.output, "elastic.sampling.not_counted", calls=0, number=0)
 
 
-def test_ranks_that_go_on_at_other_steps_end_the_trainer(trainer: TrainerJob) -> None:
-    trainer.submit("careless.py", "loads_on_rank_0_alone", backend="torchrun")
-    trainer.daemon.grant("n1")
-    trainer.wait("a checkpoint is saved", lambda: any(row["step"] > 6 for row in trainer.rows))
-    trainer.daemon.grant("n2")
-    state, code = trainer.ended()
-    assert (state, code) != ("COMPLETED", 0)
-    assert says(trainer.output, "elastic.policy.began_apart")
-
-
 def test_a_rank_0_that_ends_early_is_no_success_and_no_nodes_fault(trainer: TrainerJob) -> None:
     trainer.submit("careless.py", "ends_early", backend="torchrun")
     trainer.daemon.grant("n1", "n2")

@@ -151,9 +151,9 @@ def test_a_killed_worker_costs_at_most_a_commit_interval_and_trains_again_and_no
     assert trainer.daemon.finished is None
 
 
-@both
-def test_cancelling_the_job_ends_all_of_it_and_keeps_the_checkpoint(trainer: TrainerJob, backend: str) -> None:
-    trainer.count(backend, "n1", "n2")
+@pytest.mark.horovod
+def test_cancelling_the_job_ends_all_of_it_and_keeps_the_checkpoint(trainer: TrainerJob) -> None:
+    trainer.count("horovod", "n1", "n2")
     trainer.trains_on(2, steps=2 * EVERY)
     trainer.cancel()
     # Slurm calls a job cancelled as soon as it has sent the signal.
@@ -170,9 +170,9 @@ def test_cancelling_the_job_ends_all_of_it_and_keeps_the_checkpoint(trainer: Tra
     assert "Traceback" not in trainer.output
 
 
-@both
-def test_training_that_is_complete_ends_the_job_well_and_leaves_no_file(trainer: TrainerJob, backend: str) -> None:
-    trainer.submit(f"count_{backend}.py", 12, 0.02, EVERY, backend=backend)
+@pytest.mark.horovod
+def test_training_that_is_complete_ends_the_job_well_and_leaves_no_file(trainer: TrainerJob) -> None:
+    trainer.submit("count_horovod.py", 12, 0.02, EVERY, backend="horovod")
     trainer.daemon.grant("n1", "n2")
     assert trainer.ended() == ("COMPLETED", 0)
     assert [row["step"] for row in trainer.rows] == list(range(1, 13))
@@ -199,25 +199,8 @@ def test_a_script_that_crashes_at_once_ends_after_three_crashes_with_its_own_exi
 
 
 @pytest.mark.torch
-def test_rank_0_failing_in_its_final_evaluation_ends_the_job_with_its_code_and_keeps_the_checkpoint(
-    trainer: TrainerJob,
-) -> None:
-    trainer.submit("fail_at_the_end.py", 3, backend="torchrun")
-    trainer.daemon.grant("n1", "n2")
-    assert trainer.ended() == ("FAILED", 3)
-    # The other rank had ended well each time, so that no node is at fault: the third time ends the job.
-    assert (trainer.folder / "done").read_text() == "1\n" * 3
-    assert {report.rc for report in trainer.daemon.of(CrashReport)} == {3}
-    assert "training is complete" not in trainer.output
-    assert all(path.stat().st_size for path in trainer.checkpoints())
-    assert trainer.checkpoints()
-
-
-@both
-def test_regression_a_script_that_failed_at_the_same_step_began_anew_for_ever(
-    trainer: TrainerJob, backend: str
-) -> None:
-    trainer.submit(f"count_{backend}.py", 100, 0.2, EVERY, 8, backend=backend)
+def test_regression_a_script_that_failed_at_the_same_step_began_anew_for_ever(trainer: TrainerJob) -> None:
+    trainer.submit("count_torchrun.py", 100, 0.2, EVERY, 8, backend="torchrun")
     trainer.daemon.grant("n1")
     assert trainer.ended() == ("FAILED", 1)
     assert [row["step"] for row in trainer.rows].count(7) == 3
@@ -228,11 +211,9 @@ def test_regression_a_script_that_failed_at_the_same_step_began_anew_for_ever(
     assert any(line.startswith("bft: ") and line.endswith(" ValueError: a bad batch at 8") for line in last)
 
 
-@both
-def test_regression_a_node_that_failed_among_healthy_ones_was_never_given_back(
-    trainer: TrainerJob, backend: str
-) -> None:
-    trainer.submit(f"count_{backend}.py", 1_000_000, 0.05, EVERY, "n2", backend=backend)
+@pytest.mark.horovod
+def test_regression_a_node_that_failed_among_healthy_ones_was_never_given_back(trainer: TrainerJob) -> None:
+    trainer.submit("count_horovod.py", 1_000_000, 0.05, EVERY, "n2", backend="horovod")
     trainer.daemon.grant("n1")
     trainer.trains_on(1)
     trainer.daemon.grant("n2")
@@ -244,9 +225,9 @@ def test_regression_a_node_that_failed_among_healthy_ones_was_never_given_back(
     assert_checkpoint_is_whole(trainer)
 
 
-@both
-def test_a_script_that_fails_shows_its_own_traceback_and_nothing_of_bftds(trainer: TrainerJob, backend: str) -> None:
-    trainer.submit("crash.py", backend=backend)
+@pytest.mark.horovod
+def test_a_script_that_fails_shows_its_own_traceback_and_nothing_of_bftds(trainer: TrainerJob) -> None:
+    trainer.submit("crash.py", backend="horovod")
     trainer.daemon.grant("n1")
     assert trainer.ended() == ("FAILED", 1)
     line = (SCRIPTS / "crash.py").read_text().splitlines().index("build_model()") + 1
@@ -257,11 +238,11 @@ def test_a_script_that_fails_shows_its_own_traceback_and_nothing_of_bftds(traine
     assert "elastic/" not in said
 
 
-@both
-def test_a_python_without_torch_ends_the_trainer_with_its_sentence(trainer: TrainerJob, backend: str) -> None:
+@pytest.mark.torch
+def test_a_python_without_torch_ends_the_trainer_with_its_sentence(trainer: TrainerJob) -> None:
     venv.create(trainer.folder / "bare", symlinks=True)
     python = str(trainer.folder / "bare" / "bin" / "python")
-    trainer.submit(f"count_{backend}.py", 9, 0.1, EVERY, backend=backend, interpreter=python)
+    trainer.submit("count_torchrun.py", 9, 0.1, EVERY, backend="torchrun", interpreter=python)
     trainer.daemon.grant("n1", "n2")
     assert trainer.ended() == ("FAILED", 1)
     assert "Traceback" not in trainer.output

@@ -89,10 +89,13 @@ print(os.path.exists(f"/proc/{kept}"))
 def test_pythons_own_tracker_removes_what_a_worker_left_that_died_by_itself() -> None:
     """Nobody looked which shared memory was whose before the worker died."""
     body = """
-from multiprocessing import shared_memory
+from multiprocessing import resource_tracker, shared_memory
 
 def dies(names):
     names.send(shared_memory.SharedMemory(create=True, size=4096).name)
+    tracker = resource_tracker._resource_tracker._pid
+    while b"resource_tracker" not in open(f"/proc/{tracker}/cmdline", "rb").read():
+        time.sleep(0.01)  # until then it is a fork of this worker like any other
     os.kill(os.getpid(), signal.SIGKILL)
 
 ours, theirs = multiprocessing.Pipe()

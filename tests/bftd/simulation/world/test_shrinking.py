@@ -84,6 +84,12 @@ def test_a_world_that_fails_fails_still_when_it_is_shrunk(counts_twice: None) ->
     assert world.run(least).rule == "S10"
 
 
+def test_settings_of_which_nothing_can_be_left_out_are_told_by_their_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = WorldSettings(seed=2, hours=0.1, nodes=3, trainers=2, steps=60, faults=("agent",), apart_s=60.0)
+    monkeypatch.setattr(shrinking, "run", lambda *_: world.WorldResult())
+    assert shrinking.shrunk(settings, world.WorldResult(violation="S10: no"), never) == settings
+
+
 @pytest.mark.parametrize(
     ("violation", "rule"),
     [
