@@ -118,6 +118,7 @@ class TrainerDriver:
             code, reason = await self.run.result
             if code == 0:
                 await self._hear_farewells()
+                self.run.progress.completed()
             return code, reason
         finally:
             await _end([listening, *tasks])

@@ -229,10 +229,10 @@ class DriverLink:
             self.upload()
 
     def farewell(self) -> None:
-        """Report the last step of a script that ended well: its steps count even if it did not save them."""
+        """Report the last step of a script that ended well: once training is complete it counts, saved or not."""
         last = self._last
         if last is not None and last["rank"] == 0:
-            self._send({**last, "first": False, "saved_step": last["step"], "saved_samples": last["samples"]})
+            self._send({**last, "first": False, "final": True})
 
     def failed(self, text: str) -> bool:
         """Report the end of the script's error, wait, and return whether it was heard: its end comes only then."""

@@ -63,7 +63,7 @@ class Training:
     """The highest step of which a checkpoint was acknowledged."""
 
     redone_s: float = 0.0
-    """The longest time of which the steps were done again, at once."""
+    """The longest time of training that was done again, at once."""
 
     saved_step: int = 0
     """The highest step of which a worker has made a checkpoint."""
@@ -78,7 +78,8 @@ class Training:
     """The folder of the drivers' checkpoints."""
 
     _saved: set[int] = field(default_factory=set)
-    _first_s: dict[int, float] = field(default_factory=dict)
+    _worked_s: float = 0.0
+    _worked_at_s: dict[int, float] = field(default_factory=dict)
     _newest: Group | None = None
     _newest_s: float = 0.0
 
@@ -134,11 +135,12 @@ class Training:
             before = [one for one in self.groups.values() if one.last and one.number < group.number]
             if before and before[-1].is_stopped:
                 self.lost_as_planned = max(self.lost_as_planned, before[-1].last - step + 1)
-            self.redone_s = max(self.redone_s, self._first_s[self.highest] - self._first_s[step])
-        group.last = step
+            self.redone_s = max(self.redone_s, self._worked_at_s[self.highest] - self._worked_at_s[step])
+        self._worked_s += now_s - group.last_s if group.last else self.step_s
+        group.last, group.last_s = step, now_s
         if step > self.highest:
             self.highest = step
-            self._first_s[step] = now_s
+            self._worked_at_s[step] = self._worked_s
 
     def saves(self, step: int) -> None:
         """Note that a worker saves a checkpoint, to send it."""
@@ -187,7 +189,7 @@ class Group:
         self.world = world
         self.number = number
         self.well: set[int] = set()
-        self.last = 0
+        self.last, self.last_s = 0, 0.0
         self.broken = self.is_stopped = False
         """Whether a worker of it is gone, and whether the first one was stopped by the driver."""
 

@@ -64,6 +64,9 @@ class TrainerProgress:
     _heard_s: float | None = None
     _broken: bool = field(default=False)
     _suspended: bool = field(default=False)
+    _final: tuple[int, int] = (0, 0)
+    """The step and samples at which rank 0 of the present group ended with 0."""
+
     _formed: tuple[bool, float, int] = (False, 0.0, 0)
     """For the present group: whether it is the first since a start, its stall in seconds, and the steps lost for it."""
 
@@ -120,7 +123,9 @@ class TrainerProgress:
         if message.get("loss") is not None:
             self.loss = float(message["loss"])
             self.first_loss = self.loss if self.first_loss is None else self.first_loss
-        self.step, self.samples = max(self.step, saved_step), max(self.samples, saved_samples)
+        if message.get("final"):
+            self._final = step, samples
+        self.saved(saved_step, saved_samples)
         reports.append(self.present(at_s))
         self._told_step = self.step
         return reports
@@ -128,6 +133,10 @@ class TrainerProgress:
     def saved(self, step: int, samples: int) -> None:
         """Notes that a checkpoint arrived in the driver: its progress can no longer be lost."""
         self.step, self.samples = max(self.step, step), max(self.samples, samples)
+
+    def completed(self) -> None:
+        """Notes that training is complete: the steps of its last group count, saved or not."""
+        self.saved(*self._final)
 
     def went_back(self, step: int, samples: int) -> None:
         """Notes that the newest checkpoint is unusable and an older one kept; the loss counts once training resumes."""
@@ -178,6 +187,7 @@ class TrainerProgress:
         self, previous_s: float, message: Message, group: tuple[int, int, int], at_s: float, lost: int
     ) -> list[Report]:
         self.groups += 1
+        self._final = 0, 0  # another worker of that group has failed, and its steps are trained again
         step, size, nodes = group
         before, self.size = self.nodes, size
         # Nodes may be unequal: the workers know how many there are.

@@ -484,7 +484,7 @@ elastic.step(samples=1)
     assert run(tmp_path, source, told=told).returncode == 0
     # The farewell tells the last step: it comes only where nobody else used the link's seal.
     assert [message["op"] for message in told if message["op"] != "step"] == []
-    assert (told[-1]["step"], told[-1]["saved_step"]) == (2, 2)
+    assert (told[-1]["step"], told[-1]["final"]) == (2, True)
 
 
 def test_regression_all_workers_of_a_node_and_all_their_restarts_had_the_same_random_numbers_of_numpy(

@@ -153,13 +153,15 @@ def test_only_rank_0_tells_of_later_steps(driver: Driver, monkeypatch: pytest.Mo
     assert [driver.next()["step"], driver.next()["step"]] == [1, 3]
 
 
-def test_a_step_tells_what_was_saved_and_a_farewell_counts_what_was_not(driver: Driver) -> None:
+def test_a_step_tells_what_was_saved_and_a_farewell_that_it_is_the_last(driver: Driver) -> None:
     driver.session.commit(saved(5))
     driver.session.step(7, 70, 0, 1, None)
     driver.session.farewell()
     step, farewell = driver.next(), driver.next()
-    assert (step["saved_step"], step["saved_samples"]) == (5, 50)
-    assert (farewell["saved_step"], farewell["saved_samples"], farewell["first"]) == (7, 70, False)
+    for message in (step, farewell):
+        assert (message["step"], message["saved_step"], message["saved_samples"]) == (7, 5, 50)
+    assert (farewell["first"], farewell["final"]) == (False, True)
+    assert "final" not in step
 
 
 def test_a_checkpoint_is_uploaded_once_and_a_newer_one_again(driver: Driver) -> None:

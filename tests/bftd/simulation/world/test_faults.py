@@ -30,6 +30,11 @@ def test_regression_the_peers_of_a_worker_that_was_killed_before_it_was_connecte
     assert not world.run(settings).violation
 
 
+def test_regression_the_last_step_of_a_rank_0_that_ended_early_counted_though_nobody_had_saved_it() -> None:
+    settings = WorldSettings(seed=6, hours=0.1, nodes=3, trainers=2, steps=40, faults=("script",), apart_s=20.0)
+    assert not world.run(settings).violation
+
+
 def test_the_same_faults_give_the_same_bytes_in_another_process_with_other_hashes() -> None:
     settings = replace(SETTINGS, nodes=16, apart_s=100.0, workload="summit")
     program = f"from bftd.simulation.world.world import *; print(run({settings!r}).digest)"

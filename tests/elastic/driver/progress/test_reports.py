@@ -164,6 +164,23 @@ def test_only_what_is_saved_is_told_as_progress() -> None:
     assert (progress.step, progress.samples) == (7, 70)
 
 
+def test_the_last_steps_of_a_script_that_ended_well_count_once_training_is_complete() -> None:
+    progress = running(2)
+    told(progress, 7, 107.0, size=2, saved_step=5, saved_samples=50, final=True)
+    assert (progress.step, progress.samples) == (5, 50)
+    progress.completed()
+    assert (progress.step, progress.samples) == (7, 70)
+    assert [report.step for report in reports_of(progress.untold(108.0), ProgressReport)] == [7]
+
+
+def test_regression_steps_of_a_rank_0_that_ended_before_another_failed_counted_though_nobody_had_saved_them() -> None:
+    progress = running(2)
+    told(progress, 7, 107.0, size=2, saved_step=5, saved_samples=50, final=True)
+    told(progress, 6, 110.0, size=2, saved_step=5, saved_samples=50, first=True)
+    progress.completed()
+    assert (progress.step, progress.steps_lost) == (5, 2)
+
+
 def test_the_first_and_the_last_loss_are_remembered() -> None:
     progress = TrainerProgress()
     told(progress, 1, 100.0, first=True, loss=2.0)
