@@ -328,7 +328,8 @@ def _view(
         owners=_owners(jobs),
         daemons={job.id: daemon for job in jobs.running if (daemon := comment.daemon_of(job.comment))},
         job_ids=frozenset(job.id for job in snapshot.jobs),
-        elastic={job.id: _elastic(job) for job in jobs.running if any(name in jobs.nodes for name in job.nodes)},
+        elastic={job.id: _elastic(job) for job in jobs.running if not jobs.nodes.keys().isdisjoint(job.nodes)},
+        elsewhere={job.id: _elastic(job) for job in jobs.running if jobs.nodes.keys().isdisjoint(job.nodes)},
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
         classes=classified.classes,
     )

@@ -63,11 +63,13 @@ class DaemonLink:
         munge_socket: str = "",
         on_classes: Callable[[Sequence[NodeKind]], None] = lambda kinds: None,
         tail: Callable[[], tuple[str, ...]] = lambda: (),
+        restarts: int = 0,
     ) -> None:
         """Takes `address`, `token` and `munge_socket` as `Transport` does; raises UsageError.
 
         `on_classes` gets the classes of nodes that the trainer may use, with each answer to a registration. `tail`
-        returns the last lines of the trainer's log, which are sent every TAIL_S at most, and at the end.
+        returns the last lines of the trainer's log, which are sent every TAIL_S at most, and at the end. `restarts`
+        is how often Slurm has started the driver's job again.
         """
         self._transport = Transport(address, token, munge_socket)
         self._registration = registration
@@ -80,7 +82,7 @@ class DaemonLink:
         self._log = log
         self._reports: list[Report] = []
         self._wake = asyncio.Event()
-        self._word, self._attempts = secrets.token_hex(8), itertools.count(1)
+        self._word, self._attempts, self._restarts = secrets.token_hex(8), itertools.count(1), restarts
         self._epoch: int | None = None
         self._version = -1
         self._session: aiohttp.ClientSession | None = None
@@ -170,8 +172,8 @@ class DaemonLink:
                 await asyncio.sleep(DAEMON_RETRY_S)
 
     async def _register(self, **more: object) -> None:
-        # so that the daemon knows a registration that comes after a later one
-        own = {"driver": self._word, "attempt": next(self._attempts)}
+        # so that the daemon knows a registration that comes after a later one, also of the driver after this one
+        own = {"driver": self._word, "attempt": next(self._attempts), "restarts": self._restarts}
         body = self._registration().to_json() | own | more
         welcome = _read(Welcome.from_json, await self._request("POST", "/v1/trainers", body))
         self._epoch, self._version = welcome.epoch, welcome.listed.version

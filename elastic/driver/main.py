@@ -82,6 +82,7 @@ async def _run(settings: DriverSettings, output: JobOutput) -> int:
         **_credentials(),
         on_classes=lambda kinds: trainer.estimating.heard(kinds),
         tail=output.tail,
+        restarts=settings.restarts,
     )
     starter = PilotStarter(settings, listening.getsockname()[1], settings.secret, log)
     trainer = TrainerDriver(settings, log, KINDS[settings.backend], starter, daemon, show=output.line)
@@ -246,6 +247,7 @@ def _settings_of_job(job: _Job) -> DriverSettings:
         pilot_mode=header.pilot_mode,
         pilot_options=header.pilot_options,
         features=features_of(header.constraint) if header.constraint else (),
+        restarts=int(again) if (again := environ.get("SLURM_RESTART_COUNT", "")).isdecimal() else 0,
         given_address=given,
     )
 

@@ -47,8 +47,8 @@ class DriverSettings:
     harvested one will do; `features` are those that the trainer's nodes must have. `given_address` is this host's
     address for all nodes, "" if each is told one by its own route. `script_sha256` is the hexadecimal digest of the
     submitted script, "" if the user's own file is run. `keep_state_s` is how many seconds the checkpoint is kept after
-    training has ended well. `log` is the file that the output goes to, "" for a terminal. `secret` is the trainer's,
-    drawn for one run of its driver.
+    training has ended well. `restarts` is how often Slurm has started the driver's job again. `log` is the file that
+    the output goes to, "" for a terminal. `secret` is the trainer's, drawn for one run of its driver.
     """
 
     trainer_id: str
@@ -71,6 +71,7 @@ class DriverSettings:
     given_address: str = field(default_factory=given_address)
     script_sha256: str = ""
     keep_state_s: float = 86400.0
+    restarts: int = 0
     log: str = field(default_factory=own_log)
     site: SiteSettings = field(default_factory=SiteSettings)
     secret: str = field(default_factory=new_secret, repr=False)

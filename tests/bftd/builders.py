@@ -165,6 +165,7 @@ class Core:
         self.silent: set[str] = set()  # trainers whose drivers do not ask for their leases
         self.owners: dict[str, str] = {}
         self.elastic: dict[str, ElasticJob] = {}  # jobs of the partition beside the pilots
+        self.elsewhere: dict[str, ElasticJob] = {}
         self.accounts: dict[str, tuple[str, str]] = {}
         self._version = 0
         self._members: frozenset[str] = frozenset()
@@ -221,7 +222,7 @@ class Core:
         view = PoolView(
             self._version, self.time_s, hold, seen | dict(out or {}), dict(self.pilots), self.owners, job_ids,
             elastic, dict(self.accounts), earmarks=kept, earmarks_over=tuple(over), counted_on=frozenset(counted_on),
-            touched=tuple(touched),
+            touched=tuple(touched), elsewhere=self.elsewhere,
         )  # fmt: skip
         return self.apply(PoolObserved(self.time_s, view))
 

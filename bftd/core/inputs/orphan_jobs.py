@@ -67,10 +67,10 @@ def guarded(turn: Draft, view: PoolView) -> PoolView:
 def follow(turn: Draft) -> None:
     """Find the orphan jobs of the view in the draft, name the new ones and cancel those that may be cancelled."""
     before, turn.orphan_jobs = turn.orphan_jobs, {}
-    if not turn.pool.elastic:
+    if not (jobs := _jobs(turn)):
         return
-    covered = _covered(turn)
-    for job in turn.pool.elastic.values():
+    covered = _covered(turn, jobs)
+    for job in jobs:
         if job.id not in covered:
             turn.orphan_jobs[job.id] = _judged(turn, before.get(job.id, OrphanJob(job, turn.now)))
     _act_as_operator(turn)
@@ -92,7 +92,13 @@ def whole(job_id: str) -> str:
     return job_id.partition("_")[0].partition("+")[0]
 
 
-def _covered(turn: Draft) -> set[str]:
+def _jobs(turn: Draft) -> list[ElasticJob]:
+    """Return the jobs to look at: all on harvested nodes, and pilots of our trainers wherever they are."""
+    elsewhere = turn.pool.elsewhere.values()
+    return [*turn.pool.elastic.values(), *(job for job in elsewhere if _trainer(turn, turn.pool, job.id) is not None)]
+
+
+def _covered(turn: Draft, jobs: Collection[ElasticJob]) -> set[str]:
     """Return the ids of the jobs that have a lease: one of the job's user, for just that node.
 
     A driver's word about its pilots counts for its own user's jobs only, so that nobody hides behind another's lease.
@@ -108,7 +114,7 @@ def _covered(turn: Draft) -> set[str]:
                 claimed.add((held.job_id, held.node, trainer.user))
     return {
         job.id
-        for job in turn.pool.elastic.values()
+        for job in jobs
         if len(job.nodes) == 1 and {(id_, job.nodes[0], job.user) for id_ in (job.id, None)} & claimed
     }
 
@@ -116,7 +122,7 @@ def _covered(turn: Draft) -> set[str]:
 def _trainer(turn: Draft, view: PoolView, job_id: str) -> Trainer | None:
     """Return the trainer that a job names as its own, if it is known here and of the job's user."""
     owner = turn.trainers.get(view.owners.get(job_id, ""))
-    job = view.elastic.get(job_id)
+    job = view.elastic.get(job_id) or view.elsewhere.get(job_id)
     return owner if owner is not None and job is not None and owner.user == job.user else None
 
 

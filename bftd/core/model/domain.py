@@ -118,10 +118,11 @@ class PoolView:
     `version` counts changes of its membership, `hold` is the sentence that forbids growing, `refused` says why nothing
     may be harvested, "" if it may. Reading began at `looked_s`; Slurm backfills not before `cycle_s`. Jobs: `pilots`
     maps job ids to nodes, `owners` to the trainer whose driver started the pilot, `daemons` to its daemon, if known;
-    `job_ids` are all of Slurm, `elastic` run in the partition, `accounts` are (user, account), `touched` jobs have just
-    started. Nodes: `classes` are those of all harvested ones, `barred` are kept out by pauses, hours and bounds,
-    `beyond` by the bound on all trainers, of which `bound` is the sentence. A job for which Slurm preempts may count on
-    `counted_on`: none is lent anew. `earmarks` are kept for waiting jobs, by id, `earmarks_over` ended since the
+    `job_ids` are all of Slurm, `elastic` run on harvested nodes, `elsewhere` are pilots on others, as those of a node
+    that has left the partition; `accounts` are (user, account), `touched` jobs have just started. Nodes: `classes` are
+    those of all harvested ones, `barred` are kept out by pauses, hours and bounds, `beyond` by the bound on all
+    trainers, of which `bound` is the sentence. A job for which Slurm preempts may count on `counted_on`: none is lent
+    anew. `earmarks` are kept for waiting jobs, by id, `earmarks_over` ended since the
     snapshot before; `wary` says why some jobs get none.
     """
 
@@ -147,6 +148,7 @@ class PoolView:
     cycle_s: float = float("-inf")
     counted_on: frozenset[str] = frozenset()
     touched: tuple[TouchedStart, ...] = ()
+    elsewhere: Mapping[str, ElasticJob] = field(default_factory=dict)
 
     @property
     def seen(self) -> bool:

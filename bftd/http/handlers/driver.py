@@ -68,7 +68,8 @@ async def register(request: web.Request) -> web.Response:
     fields, now_s = Fields(body, "trainer"), service.now()
     code = fields.whole("exit_code", None)  # of a driver that cannot begin: nothing is planned for it
     ended = [] if code is None else [Finished(now_s, asked.id, code, fields.text("reason", ""))]
-    drivers, driver, attempt = request.app[DRIVERS], fields.name("driver", ""), fields.whole("attempt", 0)
+    drivers, driver = request.app[DRIVERS], fields.name("driver", "")
+    attempt = fields.whole("restarts", 0), fields.whole("attempt", 0)
     if known is None or not drivers.is_late(asked.id, driver, attempt):
         apply(request, Registered(now_s, asked), *ended)
         drivers.took(asked.id, driver, attempt, service.state.trainers)
@@ -189,20 +190,22 @@ class Drivers:
     """The drivers of each trainer by the words that they drew, in the order of their first registrations.
 
     A registration can come late, after others that were sent later, if its connection was given up and its bytes were
-    not. An older driver sends no word: each of its registrations counts.
+    not. An older driver sends no word: each of its registrations counts. An attempt is how often Slurm had started the
+    driver's job again, and the number of the driver's try.
     """
 
     def __init__(self) -> None:
-        self._attempts: dict[str, dict[str, int]] = {}
+        self._attempts: dict[str, dict[str, tuple[int, int]]] = {}
 
-    def is_late(self, trainer: str, driver: str, attempt: int) -> bool:
+    def is_late(self, trainer: str, driver: str, attempt: tuple[int, int]) -> bool:
         """Whether this driver has registered by a later attempt; raises RequestRefused if another driver came since."""
         known = self._attempts.get(trainer, {})
-        if driver in known and driver != next(reversed(known)):
+        newest, (restarts, _) = next(reversed(known.items()), (driver, attempt))
+        if driver and driver != newest and (driver in known or attempt[0] < restarts):
             raise RequestRefused(409, f"trainer {trainer} has a newer driver: stop")
-        return attempt <= known.get(driver, -1)
+        return driver in known and attempt <= known[driver]
 
-    def took(self, trainer: str, driver: str, attempt: int, trainers: Container[str]) -> None:
+    def took(self, trainer: str, driver: str, attempt: tuple[int, int], trainers: Container[str]) -> None:
         """Note a registration that counted; `trainers` are those that are known."""
         if len(self._attempts) >= _MOST_TRAINERS:
             self._attempts = {id_: known for id_, known in self._attempts.items() if id_ in trainers}

@@ -180,13 +180,14 @@ class SimulatedDriver:
         mail: Mail | None = None,
         *,
         older: bool = False,
+        restarts: int = 0,
     ) -> None:
         self.order = order
         self.outcome: tuple[int, str] | None = None
         self.process = Process(f"driver {order.job_id}", HOST, order.uid)
         self.process.disk = disk
         self._mail = mail
-        self._older = older
+        self._older, self._restarts = older, restarts
         self.trainer: TrainerDriver | None = None
         self._loop = loop
         self._cluster = cluster
@@ -226,6 +227,7 @@ class SimulatedDriver:
             socket_path=SOCKET,
             partition="elastic",
             user=user,
+            restarts=self._restarts,
             given_address=HOST,
             log="",
         )
@@ -238,6 +240,7 @@ class SimulatedDriver:
             lambda: trainer.run.fence(),
             self._log,
             on_classes=lambda kinds: trainer.estimating.heard(kinds),
+            restarts=settings.restarts,
         )
         if self._mail is not None:
             daemon._transport = MailedTransport(SOCKET, self._mail, older=self._older)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from pathlib import Path
@@ -57,6 +58,7 @@ class RunningSite:
         self.disks = {name: Disk(Random(random.getrandbits(64))) for name in DISKS}
         self.mail = Mail(Random(random.getrandbits(64)))
         self.older_drivers = False
+        self._restarts: Counter[str] = Counter()
         self._loop = loop
         self._folder = folder
         self._solver = Solver()
@@ -150,7 +152,9 @@ class RunningSite:
         driver = SimulatedDriver(
             *(self._loop, self.cluster, self._folder, order, log, self.disks[HOME], self.mail),
             older=self.older_drivers,
+            restarts=self._restarts[order.job_id],
         )
+        self._restarts[order.job_id] += 1
         driver.task.add_done_callback(lambda task: self._driver_over(driver, task))
         self.drivers[order.job_id] = driver
 

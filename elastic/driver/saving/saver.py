@@ -32,6 +32,7 @@ class CheckpointSaver:
         self._answers: MutableMapping[Peer, str] = WeakKeyDictionary()
         self._grown_s: MutableMapping[Peer, float] = WeakKeyDictionary()
         self._told_bytes: MutableMapping[Peer, int] = WeakKeyDictionary()
+        self._last_grown_s = -CHECKPOINT_QUIET_S
         self._first: ReferenceType[Peer] | None = None
         self._news = asyncio.Event()
         self._pausing_until_s = 0.0
@@ -104,14 +105,13 @@ class CheckpointSaver:
 
     def grew(self, worker: Peer) -> None:
         """Notes that more of this worker's checkpoint has arrived, or was written at its destination."""
-        self._grown_s[worker] = time.monotonic()
+        self._grown_s[worker] = self._last_grown_s = time.monotonic()
 
     @property
     def growing(self) -> bool:
         """Whether a checkpoint has grown a moment ago, or the end of a step is awaited to save one."""
-        if time.monotonic() < self._pausing_until_s:
-            return True
-        return time.monotonic() - max(self._grown_s.values(), default=-CHECKPOINT_QUIET_S) < CHECKPOINT_QUIET_S
+        now_s = time.monotonic()
+        return now_s < self._pausing_until_s or now_s - self._last_grown_s < CHECKPOINT_QUIET_S
 
     def stepped(self, worker: Peer, rank: int) -> None:
         """Notes which worker is rank 0: it has the newest checkpoint, and with some back-ends the only one."""

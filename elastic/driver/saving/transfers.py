@@ -81,7 +81,7 @@ class Transfers:
         self._heard = heard
         self._saved = saved
         self._offer = offer
-        self._all: set[_Transfer] = set()
+        self._all: dict[_Transfer, None] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._most = max(1, int(descriptors.limit() * _SHARE))
 
@@ -99,7 +99,7 @@ class Transfers:
         sock.setblocking(True)
         sock.settimeout(CHECKPOINT_STALL_S)
         transfer = _Transfer(worker, about, BlockingChannel(sock, seals))
-        self._all.add(transfer)
+        self._all[transfer] = None
         transfer.task = asyncio.create_task(self._serve(transfer))
 
     def answer(self, worker: Peer) -> None:
@@ -152,7 +152,7 @@ class Transfers:
                 work.result()
         finally:
             work.cancel()
-            self._all.discard(transfer)
+            self._all.pop(transfer, None)
             transfer.channel.hang_up()
             transfer.channel.close()
 

@@ -264,6 +264,18 @@ async def test_regression_a_registration_that_came_late_fenced_the_driver_that_h
     assert older["epoch"] > other["epoch"], "a driver of before sends no word"
 
 
+async def test_regression_a_registration_of_a_killed_driver_that_came_late_fenced_the_one_after_it(
+    served: Served,
+) -> None:
+    _, welcome = await served.ask("POST", "/v1/trainers", TRAINER | {"driver": "b2", "attempt": 1, "restarts": 1})
+    late = TRAINER | {"driver": "a1", "attempt": 1, "restarts": 0}
+    assert (await served.ask("POST", "/v1/trainers", late))[0] == 409
+    path = f"/v1/trainers/run-here-1/leases?epoch={welcome['epoch']}&version=0&wait_s=0"
+    assert (await served.ask("GET", path))[0] == 200
+    _, third = await served.ask("POST", "/v1/trainers", TRAINER | {"driver": "c3", "attempt": 1, "restarts": 1})
+    assert third["epoch"] > welcome["epoch"]
+
+
 async def test_regression_a_driver_whose_registration_was_lost_with_the_host_ended_as_if_it_had_a_successor(
     served: Served,
 ) -> None:

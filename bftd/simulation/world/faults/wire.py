@@ -16,7 +16,7 @@ from elastic.base.errors import DaemonError
 from elastic.driver.transport import Transport
 
 _NEW: Mapping[str, Collection[str]] = {
-    "registration": ("estimates", "log", "resizable", "driver", "attempt"),
+    "registration": ("estimates", "log", "resizable", "driver", "attempt", "restarts"),
     "progress": ("total_steps", "steps_per_s", "live_step"),
     "finish": ("summary",),
     "report": ("tail",),

@@ -33,7 +33,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _FAILS_SHARE = 0.5
 """The share of the operations that a failing disk refuses."""
 
-_real_open, _real_fdopen = os.open, os.fdopen
+_real_open, _real_fdopen, _real_stat, _real_fstat = os.open, os.fdopen, os.stat, os.fstat
 
 
 @dataclass
@@ -71,6 +71,9 @@ class Disk:
         self._unflushed: dict[int, _Unflushed] = {}
         self._changes: list[tuple[int, Callable[[], None]]] = []
         """Changes of folders that were not flushed: the folder's number, and how each is undone."""
+        self._times_ns: dict[int, tuple[int, int]] = {}
+        """When what is in a file, and the file itself, was last changed, by the file's number."""
+        self._now_ns = 0
 
     @property
     def in_trouble(self) -> bool:
@@ -154,7 +157,8 @@ class Disk:
         return written
 
     def _note_write(self, fd: int, at: int, size_bytes: int) -> None:
-        number = os.fstat(fd).st_ino
+        number = _real_fstat(fd).st_ino
+        self.note_time(number)
         if number not in self._unflushed:
             self._unflushed[number] = _Unflushed(_real_open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC))
         file = self._unflushed[number]
@@ -163,6 +167,31 @@ class Disk:
     def note_change(self, folder: int, undo: Callable[[], None]) -> None:
         """Note a change of a folder, by its number, that is not flushed yet."""
         self._changes.append((folder, undo))
+        self.note_time(folder)
+
+    def note_time(self, number: int, *, content: bool = True) -> None:
+        """Note that a file, or what is in it, is changed now."""
+        # Code takes no simulated time, and no two changes are made at once.
+        self._now_ns = now_ns = max(int(time.time() * 1e9), self._now_ns + 1)
+        self._times_ns[number] = now_ns if content else self._times_ns.get(number, (now_ns, 0))[0], now_ns
+
+    def dated(self, found: os.stat_result) -> os.stat_result:
+        """Return what is known of a file with the times of this simulation, at the latest when it was first seen."""
+        if found.st_ino not in self._times_ns:
+            self.note_time(found.st_ino)
+        of_content_ns, of_file_ns = self._times_ns[found.st_ino]
+        times = {
+            **{f"st_{name}": ns / 1e9 for name, ns in (("atime", 0), ("mtime", of_content_ns), ("ctime", of_file_ns))},
+            **{"st_atime_ns": 0, "st_mtime_ns": of_content_ns, "st_ctime_ns": of_file_ns},
+        }
+        whole_s = 0, of_content_ns // 10**9, of_file_ns // 10**9
+        return os.stat_result((*tuple(found)[:7], *whole_s), times)
+
+    def restore(self, path: str, content: bytes, was: os.stat_result) -> None:
+        """Put a file back as it was."""
+        Path(path).write_bytes(content)
+        os.chmod(path, was.st_mode & 0o777)
+        self._times_ns[_real_stat(path).st_ino] = was.st_mtime_ns, was.st_ctime_ns
 
     def flushed(self, fd: int) -> None:
         """Note that a file or a folder was flushed."""
@@ -207,6 +236,8 @@ def simulated_files() -> Iterator[None]:
     with (
         mock.patch.object(os, "open", _open),
         mock.patch.object(os, "fdopen", _fdopen),
+        mock.patch.object(os, "stat", partial(_dated, os.stat)),
+        mock.patch.object(os, "fstat", partial(_dated, os.fstat)),
         mock.patch.object(os, "fsync", partial(_fsync, os.fsync)),
         mock.patch.object(os, "replace", partial(_rename, os.replace)),
         mock.patch.object(os, "rename", partial(_rename, os.rename)),
@@ -232,12 +263,20 @@ def _open(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None
         return open_()
     makes = flags & os.O_CREAT and not _is_there(path, dir_fd)
     fd: int = disk.change(process, open_, grows=bool(makes))
+    number = _real_fstat(fd).st_ino
+    if makes or flags & os.O_TRUNC:
+        disk.note_time(number)
     if flags & os.O_RDWR:
-        process.on_kill.append(partial(_unlock, fd, os.fstat(fd).st_ino))
+        process.on_kill.append(partial(_unlock, fd, number))
     if makes:
         folder = _folder(path, dir_fd)
         disk.note_change(os.stat(folder).st_ino, partial(_remove_quietly, f"{folder}/{os.path.basename(path)}"))
     return fd
+
+
+def _dated(real: Callable[..., os.stat_result], *arguments: Any, **more: Any) -> os.stat_result:
+    found = real(*arguments, **more)
+    return found if (acting := on_disk()) is None else acting[1].dated(found)
 
 
 def _unlock(fd: int, number: int) -> None:
@@ -287,9 +326,10 @@ def _rename(real: Callable[..., None], source: Any, target: Any, **folders: Any)
         with suppress(FileNotFoundError):
             os.rename(after, before)
         if old is not None:
-            _restore(after, *old)
+            disk.restore(after, *old)
 
     disk.change(process, partial(real, source, target, **folders))
+    disk.note_time(_real_stat(after).st_ino, content=False)
     disk.note_change(os.stat(os.path.dirname(after)).st_ino, undo)
 
 
@@ -301,7 +341,7 @@ def _unlink(real: Callable[..., None], path: Any, *, dir_fd: int | None = None) 
     old = _content(where)
     disk.change(process, partial(real, path, dir_fd=dir_fd))
     if old is not None:
-        disk.note_change(os.stat(os.path.dirname(where)).st_ino, partial(_restore, where, *old))
+        disk.note_change(os.stat(os.path.dirname(where)).st_ino, partial(disk.restore, where, *old))
 
 
 def _mkdir(real: Callable[..., None], path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -310,6 +350,7 @@ def _mkdir(real: Callable[..., None], path: Any, mode: int = 0o777, *, dir_fd: i
     process, disk = acting
     if not _is_there(path, dir_fd):
         disk.change(process, partial(real, path, mode, dir_fd=dir_fd), grows=True)
+        disk.note_time(_real_stat(path, dir_fd=dir_fd).st_ino)
     else:
         real(path, mode, dir_fd=dir_fd)
 
@@ -339,12 +380,6 @@ def _content(path: str) -> tuple[bytes, os.stat_result] | None:
         return Path(path).read_bytes(), os.stat(path)
     except FileNotFoundError:
         return None
-
-
-def _restore(path: str, content: bytes, was: os.stat_result) -> None:
-    Path(path).write_bytes(content)
-    os.chmod(path, was.st_mode & 0o777)
-    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
 
 
 def _remove_quietly(path: str) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import gc
 import itertools
 import os
 import queue
@@ -53,6 +54,8 @@ _PERIOD_S = 0.002
 """A call in a thread takes this on average, beside what it waits for."""
 
 _FEW_TASKS = 10_000
+_COLLECTED_EVENTS = 20_000
+"""Garbage is collected after so many events. By itself Python does it by what the process made in worlds before."""
 
 
 class Forbidden(AssertionError):
@@ -193,6 +196,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         super()._run_once()  # type: ignore[misc]
         self.events += 1
+        if not self.events % _COLLECTED_EVENTS:
+            gc.collect()
         while dying:
             dying.pop(0).kill()
         while ended:
@@ -346,8 +351,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 def simulated(loop: SimulatedLoop) -> Iterator[None]:
     """Have all code of this process read the loop's time and randomness, and keep it from what is not simulated."""
     submit = lambda executor, work, *arguments: loop.submit(work, *arguments)  # noqa: E731
-    own_pid = os.getpid()
+    own_pid, own_name, collects = os.getpid(), os.uname(), gc.isenabled()
     with contextlib.ExitStack() as stack:
+        if collects:
+            gc.collect()
+            gc.disable()
+            stack.callback(gc.enable)
         for module, name, instead in (
             (time, "time", loop.wall_here),
             (time, "monotonic", loop.time),
@@ -361,12 +370,17 @@ def simulated(loop: SimulatedLoop) -> Iterator[None]:
             (threading, "Condition", lambda lock=None: Condition(loop)),
             (queue, "SimpleQueue", lambda: SimpleQueue(loop)),
             (socket, "create_connection", loop.connected_socket),
-            (os, "getpid", lambda: getattr(current.get(), "pid", 0) or own_pid),
+            (os, "getpid", lambda: getattr(current.get(), "pid", own_pid)),
+            (os, "uname", lambda: _uname(own_name, current.get())),
             (subprocess.Popen, "__init__", _forbidden("a process")),
             (socket.socket, "__init__", _forbidden("a real socket")),
         ):
             stack.enter_context(mock.patch.object(module, name, instead))
         yield
+
+
+def _uname(own: os.uname_result, process: Process | None) -> os.uname_result:
+    return own if process is None else os.uname_result((own.sysname, process.host, *tuple(own)[2:]))
 
 
 def _forbidden(what: str) -> Callable[..., NoReturn]:

@@ -25,8 +25,8 @@ class Process:
     rc = -signal.SIGKILL
     """Its exit code, once it has ended."""
 
-    def __init__(self, name: str, host: str, uid: int = 0, pid: int = 0) -> None:
-        """`pid` is what it knows as its own, 0 if it does not ask."""
+    def __init__(self, name: str, host: str, uid: int = 0, pid: int = 4711) -> None:
+        """`pid` is what it knows as its own."""
         self.name = name
         self.host = host
         self.uid = uid

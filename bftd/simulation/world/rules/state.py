@@ -43,6 +43,7 @@ class StateRules:
             yield str(error)
         if before is not None:
             yield from _monotone(before, state)
+            yield from _unsolved(before, state)
             if anew or not state.pool.seen:
                 yield from _forgotten(before, state, anew)
         if before is None or state.leases is not before.leases:
@@ -108,6 +109,21 @@ def _monotone(before: State, state: State) -> Iterator[str]:
         yield f"S10: node-seconds go back from {before.usage} to {state.usage}"
     if state.sequence < before.sequence:
         yield f"S4: the numbers of leases go back from {before.sequence} to {state.sequence}"
+
+
+def _unsolved(before: State, state: State) -> Iterator[str]:
+    """Where no solver has made a plan, a trainer keeps as many of the nodes that it trains on as it may."""
+    planned, failed = state.planned, state.failed_solvers.values()
+    if planned is before.planned or not any(not one.instead and one.until_s == planned.time_s for one in failed):
+        return
+    earmarked = {node for earmark in state.pool.earmarks.values() for node in earmark.nodes}
+    free = {name for name, node in state.pool.nodes.items() if node.in_pool} - earmarked
+    for id_, nodes in planned.assignment.items():
+        of_it = [one for one in before.leases.values() if one.live and one.trainer == id_ and one.node in free]
+        there = [(one, state.leases.get(one.id)) for one in of_it if one.working_s is not None]
+        held = [one for one, now in there if now is not None and now.leaving_s is None]
+        if len(nodes) < state.trainers[id_].sizes.largest(len(held)):
+            yield f"L2: the solver fails, and trainer {id_} keeps {len(nodes)} of its {len(held)} nodes"
 
 
 def _forgotten(before: State, state: State, anew: bool) -> Iterator[str]:

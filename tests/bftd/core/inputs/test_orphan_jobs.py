@@ -145,6 +145,15 @@ def test_the_daemon_cancels_no_job_for_a_driver_that_is_not_a_pilot_of_the_train
     assert not cancelled(core, 60)
 
 
+def test_regression_a_pilot_that_a_driver_had_left_on_a_node_that_is_not_harvested_any_more_stayed() -> None:
+    core = Core(OPERATOR)
+    core.arrive(registration("1", nodes_max=2))
+    core.elsewhere = {id_: own(id_, user, f"n{id_}") for id_, user in (("7", "ann"), ("8", "bob"), ("9", "ann"))}
+    core.owners = {"7": "1", "8": "1"}  # bob's job names ann's trainer, and ann's other one none
+    assert set(cancelled(core, 200)) == {"7"}
+    assert [job["job_id"] for job in shown(core)] == ["7"]
+
+
 def test_a_driver_that_never_says_which_job_it_placed_does_not_keep_its_node() -> None:
     core = Core()
     core.arrive(registration("1", nodes_max=1))

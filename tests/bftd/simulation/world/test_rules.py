@@ -90,6 +90,10 @@ def _kept(report: Callable[..., Any]) -> Callable[..., Any]:
     return changed
 
 
+def _none_kept(turn: Any, trainers: Any, *_: object) -> Any:
+    return {trainer.id: () for trainer in trainers}
+
+
 async def _nothing(*_: Any, **__: Any) -> None:
     pass
 
@@ -130,6 +134,7 @@ BREAKS = {
     "S8": Break(((Draft, "budget", _instead(property(lambda self: 10))),)),
     "S9": Break(((draft, "growth_allowed", _always(True)),), _struck("slurmctld", "driver")),
     "L1": Break(((draft, "is_silent", _always(True)),)),
+    "L2": Break(((planning, "_kept", _instead(_none_kept)),), _struck("solver")),
     "L3: pilot": Break(
         ((PilotStarter, "cancel", _instead(_nothing)), (Canceller, "ask", _always(None))), _struck("agent")
     ),
