@@ -96,6 +96,10 @@ class Checks:
         """Note that the daemon's host loses what it has not flushed: its next state may be an earlier one."""
         self._state_rules.forget()
 
+    def daemon_died_writing(self) -> None:
+        """Note that the daemon was killed in an operation on its disk: its ledger may be a step ahead."""
+        self._state_rules.died_writing()
+
     def look(self) -> None:
         """Raise Violation for a rule that does not hold in the daemon's state, or on the cluster."""
         now_s = self._loop.time()

@@ -250,6 +250,7 @@ class RunningSite:
         fallen = [order for order in self.orders if (one := self.drivers.get(order.job_id)) and self._has_failed(one)]
         works = [self._restart_driver(order, after_s) for order in fallen]
         if self._daemon is not None and self._daemon.process.dead and not self._daemon.refusal:
+            self.checks.daemon_died_writing()
             works.append(self.restart_daemon(after_s))
         await asyncio.gather(*works)
 

@@ -23,6 +23,11 @@ class StateRules:
     def __init__(self) -> None:
         self.granted: dict[str, Lease] = {}
         self._last: State | None = None
+        self._is_ahead = False
+
+    def died_writing(self) -> None:
+        """Note that the daemon was killed as it wrote its ledger, which may be a step ahead of its last state."""
+        self._is_ahead = True
 
     def forget(self) -> None:
         """Forget the last state: the next one may be an earlier one."""
@@ -45,7 +50,8 @@ class StateRules:
             yield from _monotone(before, state)
             yield from _unsolved(before, state)
             if anew or not state.pool.seen:
-                yield from _forgotten(before, state, anew)
+                yield from _forgotten(before, state, anew, anew and self._is_ahead)
+            self._is_ahead = self._is_ahead and not anew
         if before is None or state.leases is not before.leases:
             known = before.leases if before is not None else self.granted
             for id_, lease in state.leases.items():
@@ -126,19 +132,19 @@ def _unsolved(before: State, state: State) -> Iterator[str]:
             yield f"L2: the solver fails, and trainer {id_} keeps {len(nodes)} of its {len(held)} nodes"
 
 
-def _forgotten(before: State, state: State, anew: bool) -> Iterator[str]:
+def _forgotten(before: State, state: State, anew: bool, ahead: bool) -> Iterator[str]:
     """A daemon that was killed and started again has lost nothing, and takes nothing back before it sees the cluster.
 
-    A driver may have Slurm's notice, or its end, to tell meanwhile.
+    A driver may have Slurm's notice, or its end, to tell meanwhile, and a ledger that is `ahead` may tell of that, too.
     """
     for id_, lease in before.leases.items():
         if id_ not in state.leases:
-            if anew:
+            if anew and (lease.live or not ahead):
                 yield f"S3: a restarted daemon knows nothing of lease {id_}"
             continue
         now = state.leases[id_]
         is_told = not anew and (now.vacate or not state.trainers[lease.trainer].active)
-        if lease.live and not now.live and not is_told:
+        if lease.live and not now.live and not is_told and not ahead:
             yield f"S3: a restarted daemon has revoked lease {id_} before it saw the cluster"
     if missing := before.trainers.keys() - state.trainers.keys():
         yield f"S3: a restarted daemon knows nothing of trainer {min(missing)}"
