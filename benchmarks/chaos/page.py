@@ -29,7 +29,10 @@ def table(result: Mapping[str, Any]) -> str:
         Measured(
             "longest wait of a regular job while Slurm was whole", _s(late_s), _s(bound_s), (late_s or 0.0) > bound_s
         ),
-        Measured("a node asked back until it is free: median, p99, most", _several(result["give_back_s"])),
+        Measured(
+            "a node asked back until it is free: median, p99, most",
+            _several(result["give_back_s"]),
+        ),
         Measured("end of a fault until all trainers train again: median, most", _several(result["recovery_s"])),
         Measured("processes left at the end", f"{result['orphans']}", "0", result["orphans"] > 0),
     ]
@@ -63,4 +66,5 @@ def _s(value: float | None) -> str:
 
 
 def _several(values: Mapping[str, float | None]) -> str:
-    return ", ".join(_s(value) for value in values.values())
+    # a kept result has its keys in another order
+    return ", ".join(_s(values[name]) for name in ("p50", "p99", "max") if name in values)

@@ -72,7 +72,7 @@ class Disk:
         self._changes: list[tuple[int, Callable[[], None]]] = []
         """Changes of folders that were not flushed: the folder's number, and how each is undone."""
         self._times_ns: dict[int, tuple[int, int]] = {}
-        """When what is in a file, and the file itself, was last changed, by the file's number."""
+        """The times of the last changes of a file's content and of the file itself, by its number."""
         self._now_ns = 0
 
     @property

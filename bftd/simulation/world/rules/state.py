@@ -118,7 +118,7 @@ def _monotone(before: State, state: State) -> Iterator[str]:
 
 
 def _unsolved(before: State, state: State) -> Iterator[str]:
-    """Where no solver has made a plan, a trainer keeps as many of the nodes that it trains on as it may."""
+    """A trainer keeps as many of the nodes that it trains on as it may, if no solver has made a plan."""
     planned, failed = state.planned, state.failed_solvers.values()
     if planned is before.planned or not any(not one.instead and one.until_s == planned.time_s for one in failed):
         return
