@@ -91,7 +91,7 @@ _ONE_BY_ONE = re.compile(
 )
 """Files whose tests may run in different processes: each begins with a cluster that has nothing on it."""
 
-# How long an example took says how busy the machine is. The same examples come each time: a red run is its commit's.
+# The time of an example says how busy the machine is. The same ones come each time: a red run is its commit's.
 settings.register_profile("bftd", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("fresh", settings.get_profile("bftd"), derandomize=False)
 settings.register_profile("night", settings.get_profile("fresh"), max_examples=20_000)

@@ -29,10 +29,7 @@ def table(result: Mapping[str, Any]) -> str:
         Measured(
             "longest wait of a regular job while Slurm was whole", _s(late_s), _s(bound_s), (late_s or 0.0) > bound_s
         ),
-        Measured(
-            "a node asked back until it is free: median, p99, most",
-            _several(result["give_back_s"]),
-        ),
+        Measured("a node asked back until it is free: median, p99, most", _several(result["give_back_s"])),
         Measured("end of a fault until all trainers train again: median, most", _several(result["recovery_s"])),
         Measured("processes left at the end", f"{result['orphans']}", "0", result["orphans"] > 0),
     ]

@@ -318,6 +318,7 @@ def _view(
     jobs: Occupancy,
     classified: Classified,
 ) -> PoolView:
+    elastic = {job.id: _elastic(job) for job in jobs.running if any(name in jobs.nodes for name in job.nodes)}
     return PoolView(
         version=version,
         time_s=snapshot.time_s,
@@ -328,8 +329,8 @@ def _view(
         owners=_owners(jobs),
         daemons={job.id: daemon for job in jobs.running if (daemon := comment.daemon_of(job.comment))},
         job_ids=frozenset(job.id for job in snapshot.jobs),
-        elastic={job.id: _elastic(job) for job in jobs.running if not jobs.nodes.keys().isdisjoint(job.nodes)},
-        elsewhere={job.id: _elastic(job) for job in jobs.running if jobs.nodes.keys().isdisjoint(job.nodes)},
+        elastic=elastic,
+        elsewhere={job.id: _elastic(job) for job in jobs.running if job.id not in elastic},
         accounts={job.id: (job.user, job.account) for job in snapshot.jobs if job.account},
         classes=classified.classes,
     )

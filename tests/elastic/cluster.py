@@ -99,7 +99,7 @@ class TrainerJob:
 
     @property
     def again(self) -> int:
-        """How many steps were done twice, once `count` had its nodes.
+        """The number of steps that were done twice since `count` had its nodes.
 
         A node that comes before the others may train a first step that is not counted yet when they come.
         """

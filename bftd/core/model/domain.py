@@ -117,11 +117,11 @@ class PoolView:
 
     `version` counts changes of its membership, `hold` is the sentence that forbids growing, `refused` says why nothing
     may be harvested, "" if it may. Reading began at `looked_s`; Slurm backfills not before `cycle_s`. Jobs: `pilots`
-    maps job ids to nodes, `owners` to the trainer whose driver started the pilot, `daemons` to its daemon, if known;
-    `job_ids` are all of Slurm, `elastic` run on harvested nodes, `elsewhere` are pilots on others, `accounts` are
-    (user, account), `touched` jobs just started. Nodes: `classes` are of all harvested ones, `barred` are kept out by
-    pauses, hours and bounds, `beyond` by the bound on all trainers, with the sentence `bound`. A job for which Slurm
-    preempts may count on `counted_on`: none is lent anew. `wary` says why some of the waiting jobs have no earmark.
+    maps job ids to nodes, `owners` to the trainer whose driver started the pilot, `daemons` to its daemon; `job_ids`
+    are all of Slurm, `elastic` run on harvested nodes, `elsewhere` are pilots on others, `accounts` (user, account),
+    `touched` have just started. Nodes: `classes` are of all harvested ones; `barred` are kept out by pauses, hours and
+    bounds, `beyond` by the `bound` on all trainers. A job for which Slurm preempts may count on `counted_on`: none is
+    lent anew. `earmarks` are kept for waiting jobs, by id, `earmarks_over` just ended; `wary` says why some get none.
     """
 
     version: int = 0
